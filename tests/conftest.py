@@ -1,1 +1,178 @@
-"""Fixtures for all tests."""
+"""Fixtures for all tests.
+
+Servers start when a test first asks for them, serve the whole run, and are stopped by their own id at its end:
+
+- `valkey`, `postgres`: one server (the newest version), shared by all tests; `redis_server`, `postgres_server`: the same
+  over the matrix of versions, for contracts. Tests keep apart by `prefix` (Valkey) and `postgres_url` (a database each).
+- `new_valkey`, `new_postgres`, `new_cluster`, `new_sentinel`, `new_proxy`, `new_gunicorn`, `spawn`: factories of a test's own
+  servers and processes, which it may pause, kill and restart; gone at the test's end.
+- `valkey_cluster`: three nodes, shared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import shutil
+import tempfile
+import uuid
+
+import pytest
+
+from tests.support.gunicorn import Gunicorn
+from tests.support.postgres import PostgresServer, postgres_versions
+from tests.support.processes import Process, environment, python_command
+from tests.support.proxy import TcpProxy
+from tests.support.valkey import ValkeyCluster, ValkeySentinel, ValkeyServer, redis_binaries
+
+
+@contextlib.contextmanager
+def server_folder():
+    """A folder below /tmp that every user can enter: pytest's own is closed to the user that PostgreSQL runs as."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="pyresil-test-"))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Pool:
+    """Starts servers by name once, and stops all of them at the end."""
+
+    def __init__(self, stack: contextlib.ExitStack):
+        self.stack = stack
+        self.running = {}
+
+    def get(self, name, make):
+        if name not in self.running:
+            folder = self.stack.enter_context(server_folder())
+            server = make(folder)
+            self.stack.callback(server.stop)
+            self.running[name] = server.start()
+        return self.running[name]
+
+    def new(self, make):
+        return self.get(uuid.uuid4().hex, make)
+
+
+@pytest.fixture(scope="session")
+def _session_servers():
+    with contextlib.ExitStack() as stack:
+        yield Pool(stack)
+
+
+@pytest.fixture
+def _test_servers():
+    with contextlib.ExitStack() as stack:
+        yield Pool(stack)
+
+
+@pytest.fixture(scope="session", params=sorted(redis_binaries(), reverse=True))
+def redis_server(request, _session_servers):
+    """A `ValkeyServer`, over the matrix: Valkey, and the system's Redis where it is installed."""
+    binary = redis_binaries()[request.param]
+    return _session_servers.get(request.param, lambda folder: ValkeyServer(folder, binary=binary))
+
+
+@pytest.fixture(scope="session")
+def valkey(_session_servers):
+    """The shared `ValkeyServer`."""
+    return _session_servers.get("valkey", ValkeyServer)
+
+
+@pytest.fixture(scope="session")
+def valkey_cluster(_session_servers):
+    """The shared `ValkeyCluster` of three nodes."""
+    return _session_servers.get("cluster", ValkeyCluster)
+
+
+@pytest.fixture(scope="session", params=postgres_versions())
+def postgres_server(request, _session_servers):
+    """A `PostgresServer`, over the matrix of versions."""
+    return _session_servers.get(
+        f"postgres-{request.param}", lambda folder: PostgresServer(folder, request.param)
+    )
+
+
+@pytest.fixture(scope="session")
+def postgres(_session_servers):
+    """The shared `PostgresServer` of the newest version."""
+    return _session_servers.get("postgres-18", PostgresServer)
+
+
+@pytest.fixture
+def postgres_url(postgres):
+    """URL of an empty database of the test's own on the shared server."""
+    name = postgres.create_database()
+    yield postgres.url_of(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture
+def prefix():
+    """A key prefix that no other test uses."""
+    return f"t{uuid.uuid4().hex[:10]}:"
+
+
+@pytest.fixture
+def new_valkey(_test_servers):
+    """`new_valkey(durable=…, options=…)`: a `ValkeyServer` of the test's own."""
+    return lambda **options: _test_servers.new(lambda folder: ValkeyServer(folder, **options))
+
+
+@pytest.fixture
+def new_cluster(_test_servers):
+    """`new_cluster()`: a `ValkeyCluster` of the test's own."""
+    return lambda **options: _test_servers.new(lambda folder: ValkeyCluster(folder, **options))
+
+
+@pytest.fixture
+def new_sentinel(_test_servers):
+    """`new_sentinel()`: a `ValkeySentinel` of the test's own."""
+    return lambda **options: _test_servers.new(lambda folder: ValkeySentinel(folder, **options))
+
+
+@pytest.fixture
+def new_postgres(_test_servers):
+    """`new_postgres(version="18", options=…)`: a `PostgresServer` of the test's own."""
+    return lambda version="18", **options: _test_servers.new(
+        lambda folder: PostgresServer(folder, version, **options)
+    )
+
+
+@pytest.fixture
+def new_gunicorn(_test_servers):
+    """`new_gunicorn(source, worker_class=…, workers=…, threads=…, options=…, env=…)`: a running `Gunicorn`."""
+    return lambda source, **options: _test_servers.new(lambda folder: Gunicorn(folder, source, **options))
+
+
+@pytest.fixture
+def new_proxy(_test_servers):
+    """`new_proxy(server)` or `new_proxy(port)`: a `TcpProxy` in front of it."""
+
+    def make(target):
+        proxy = TcpProxy(getattr(target, "port", target))
+        _test_servers.stack.callback(proxy.close)
+        return proxy
+
+    return make
+
+
+@pytest.fixture
+def spawn(tmp_path, _test_servers):
+    """Starts a `Process` in the background, killed at the test's end.
+
+    `spawn(code, *args, env=…, flags=…)` runs a snippet in a fresh interpreter, `spawn(command=[…], env=…)` a command.
+    """
+
+    def start(code=None, *args, command=None, env=None, flags=(), **popen):
+        command = command or python_command(code, *args, flags=flags)
+        popen.setdefault("cwd", tmp_path)
+        process = Process(
+            command, tmp_path / f"process-{uuid.uuid4().hex[:8]}.log", env=environment(env), **popen
+        )
+        _test_servers.stack.callback(process.kill)
+        return process
+
+    return start
