@@ -1,7 +1,100 @@
-"""Sync-first, thread-safe resilience for Python services that run on threads."""
+"""Sync-first, thread-safe resilience for Python services that run on threads.
+
+Every public name but those of ``pyresil.integrations``, ``pyresil.testing`` and ``pyresil.cli`` comes from here. Modules are
+loaded when one of their names is first used (PEP 562), so ``import pyresil`` costs next to nothing.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from pyresil._execution import Attempt as Attempt
+    from pyresil._execution import Execution as Execution
+    from pyresil.cancel import CancelToken as CancelToken
+    from pyresil.clock import Clock as Clock
+    from pyresil.clock import SystemClock as SystemClock
+    from pyresil.context import Context as Context
+    from pyresil.context import current_context as current_context
+    from pyresil.context import current_lease as current_lease
+    from pyresil.context import fencing_token as fencing_token
+    from pyresil.errors import BulkheadFullError as BulkheadFullError
+    from pyresil.errors import CancelledError as CancelledError
+    from pyresil.errors import CircuitOpenError as CircuitOpenError
+    from pyresil.errors import ConfigurationError as ConfigurationError
+    from pyresil.errors import LockError as LockError
+    from pyresil.errors import LockLostError as LockLostError
+    from pyresil.errors import LockNotAcquiredError as LockNotAcquiredError
+    from pyresil.errors import PolicyUsageError as PolicyUsageError
+    from pyresil.errors import PyresilError as PyresilError
+    from pyresil.errors import RateLimitedError as RateLimitedError
+    from pyresil.errors import RecursiveLoadError as RecursiveLoadError
+    from pyresil.errors import RejectedError as RejectedError
+    from pyresil.errors import StoreError as StoreError
+    from pyresil.errors import StoreUnavailableError as StoreUnavailableError
+    from pyresil.errors import TimeoutExceededError as TimeoutExceededError
+    from pyresil.errors import TimeoutSaturatedError as TimeoutSaturatedError
+    from pyresil.events import Event as Event
+    from pyresil.events import subscribe as subscribe
+    from pyresil.outcome import Failure as Failure
+    from pyresil.outcome import Success as Success
+    from pyresil.policy import BoundPolicy as BoundPolicy
+    from pyresil.policy import Policy as Policy
+    from pyresil.strategy import Call as Call
+    from pyresil.strategy import Guard as Guard
+    from pyresil.strategy import Stepper as Stepper
+    from pyresil.strategy import Strategy as Strategy
+
+#: Where each public name lives, by group.
+_HOMES = {
+    "pyresil.policy": ("Policy", "BoundPolicy"),
+    "pyresil._execution": ("Execution", "Attempt"),
+    "pyresil.context": ("Context", "current_context", "current_lease", "fencing_token"),
+    "pyresil.cancel": ("CancelToken",),
+    "pyresil.clock": ("Clock", "SystemClock"),
+    "pyresil.outcome": ("Success", "Failure"),
+    "pyresil.events": ("Event", "subscribe"),
+    "pyresil.strategy": ("Strategy", "Guard", "Stepper", "Call"),
+    "pyresil.errors": (
+        "PyresilError",
+        "ConfigurationError",
+        "PolicyUsageError",
+        "TimeoutExceededError",
+        "CancelledError",
+        "RecursiveLoadError",
+        "StoreError",
+        "StoreUnavailableError",
+        "LockError",
+        "LockLostError",
+        "RejectedError",
+        "CircuitOpenError",
+        "BulkheadFullError",
+        "RateLimitedError",
+        "TimeoutSaturatedError",
+        "LockNotAcquiredError",
+    ),
+}
+
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [  # noqa: PLE0604 - grouped by module in _HOMES
+    "__version__",
+    *_HOME_OF,
+]
+
+
+def __getattr__(name: str) -> object:
+    module = _HOME_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,67 @@
+"""Telling functions apart, and making a wrapper look like what it wraps."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+W = TypeVar("W")
+
+_GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # inspect.CO_*, without importing inspect
+_ITERABLE_COROUTINE = 0x100
+
+
+def _flags(fn: Any) -> int:
+    """The code flags of a function, also behind ``partial``, a method, or a callable object."""
+    for _ in range(100):
+        if isinstance(fn, functools.partial):
+            fn = fn.func
+        elif hasattr(fn, "__func__"):
+            fn = fn.__func__
+        else:
+            break
+    code = getattr(fn, "__code__", None)
+    if code is None and not isinstance(fn, type):
+        code = getattr(vars(type(fn)).get("__call__"), "__code__", None)
+    return getattr(code, "co_flags", 0)
+
+
+def describe_function(fn: Any) -> str:
+    """A name for messages."""
+    name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None)
+    return name if isinstance(name, str) else repr(fn)
+
+
+def require_plain_function(fn: Any, policy: str | None = None) -> None:
+    """Refuse what cannot run under a sync policy.
+
+    Raises:
+        TypeError: It cannot be called, or is an async or generator function.
+    """
+    if not callable(fn):
+        raise TypeError(f"only a callable can be decorated, got {fn!r}")
+    flags = _flags(fn)
+    under = f" (policy {policy!r})" if policy else ""
+    if flags & (_COROUTINE | _ASYNC_GENERATOR | _ITERABLE_COROUTINE):
+        raise TypeError(
+            f"{describe_function(fn)} is async: pyresil is for sync code{under}; decorate a plain function, "
+            "or use a library for asyncio"
+        )
+    if flags & _GENERATOR:
+        raise TypeError(
+            f"{describe_function(fn)} is a generator function: calling it only makes the generator, so nothing would run "
+            f"under the policy{under}; return a list, or put the policy around what the generator calls"
+        )
+
+
+def wrap_like(wrapper: W, fn: Callable[..., Any]) -> W:
+    """`functools.wraps` that takes any callable."""
+    functools.update_wrapper(wrapper, fn)  # type: ignore[arg-type]  # any wrapper
+    if not hasattr(fn, "__name__"):
+        inner = fn.func if isinstance(fn, functools.partial) else type(fn)
+        for attribute in ("__name__", "__qualname__"):
+            setattr(wrapper, attribute, getattr(inner, attribute, type(fn).__name__))
+    return wrapper

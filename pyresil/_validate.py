@@ -1,0 +1,117 @@
+"""Checks of constructor options: every fault of one object is collected and raised in one `ConfigurationError`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pyresil.durations import seconds
+from pyresil.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pyresil.durations import Duration
+
+T = TypeVar("T")
+
+
+class Checker:
+    """Collects faults of one object's options.
+
+    Each method returns the cleaned value, or a harmless stand-in when the option is at fault; `done` then raises.
+
+    Args:
+        kind: What is being built, such as ``"bulkhead"``.
+        name: Its name, if it has one.
+    """
+
+    def __init__(self, kind: str, name: object = None) -> None:
+        self._subject = f"{kind} {name!r}" if isinstance(name, str) and name else kind
+        self.faults: list[str] = []
+
+    def fault(self, field: str, must: str, value: object) -> None:
+        """Note that ``field`` must be something else than ``value``."""
+        self.faults.append(f"{field} must be {must}, got {value!r}")
+
+    def done(self) -> None:
+        """Raise one `ConfigurationError` with all faults, if there are any."""
+        if self.faults:
+            raise ConfigurationError(f"{self._subject}: {'; '.join(self.faults)}")
+
+    def name(self, value: object, field: str = "name") -> str | None:
+        """A non-empty string, or None."""
+        if value is None or (isinstance(value, str) and value):
+            return value
+        self.fault(field, "a non-empty string or None", value)
+        return None
+
+    def integer(self, field: str, value: object, minimum: int = 1, maximum: int | None = None) -> int:
+        """A whole number that is not a bool, at least ``minimum``."""
+        within = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+        if within and (maximum is None or value <= maximum):  # type: ignore[operator]  # narrowed by ``within``
+            return value  # type: ignore[return-value]  # narrowed by ``within``
+        words = {0: "an integer of 0 or more", 1: "a positive integer"}.get(
+            minimum, f"an integer of {minimum} or more"
+        )
+        self.fault(field, words if maximum is None else f"an integer from {minimum} to {maximum}", value)
+        return minimum
+
+    def number(self, field: str, value: object, low: float, high: float, *, open_low: bool = False) -> float:
+        """A finite number from ``low`` (itself excluded with ``open_low``) to ``high``."""
+        given = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if given and low <= value <= high and not (open_low and value == low):  # type: ignore[operator]  # a number
+            return float(value)  # type: ignore[arg-type]  # a number
+        beyond = f"above {low:g}" if open_low else f"of {low:g} or more"
+        limit = "" if high == float("inf") else f" and at most {high:g}"
+        self.fault(field, f"a number {beyond}{limit}", value)
+        return max(low, 1.0)
+
+    def duration(self, field: str, value: Duration, *, positive: bool = True, minimum: float = 0.0) -> float:
+        """A duration in seconds; above 0 unless ``positive`` is off, and at least ``minimum`` seconds."""
+        try:
+            result = seconds(value)
+        except ValueError as error:
+            self.faults.append(f"{field} {error}")
+            return 1.0
+        if positive and result <= 0.0:
+            self.fault(field, "a duration above 0", value)
+            return 1.0
+        if result < minimum:
+            self.fault(field, f"a duration of at least {minimum:g} s", value)
+            return minimum
+        return result
+
+    def optional_duration(
+        self, field: str, value: Duration | None, *, positive: bool = True, minimum: float = 0.0
+    ) -> float | None:
+        """As `duration`, or None."""
+        return None if value is None else self.duration(field, value, positive=positive, minimum=minimum)
+
+    def boolean(self, field: str, value: object) -> bool:
+        """True or False itself."""
+        if isinstance(value, bool):
+            return value
+        self.fault(field, "True or False", value)
+        return False
+
+    def choice(self, field: str, value: object, options: Iterable[str]) -> str:
+        """One of the given words."""
+        known = list(options)
+        if isinstance(value, str) and value in known:
+            return value
+        self.fault(field, "one of " + ", ".join(repr(option) for option in known), value)
+        return known[0]
+
+    def function(self, field: str, value: Any) -> Callable[..., Any] | None:
+        """A callable, or None."""
+        if value is None or callable(value):
+            return value  # type: ignore[no-any-return]  # a callable of any shape
+        self.fault(field, "callable", value)
+        return None
+
+    def instance(self, field: str, value: T | None, kind: type[Any], words: str) -> T | None:
+        """An instance of ``kind``, or None."""
+        if value is None or isinstance(value, kind):
+            return value
+        self.fault(field, words, value)
+        return None

@@ -1,0 +1,358 @@
+"""`CancelToken`: how work is told to stop.
+
+Deadlines are computed when somebody looks, not timed: a thread takes part only once somebody asks for a callback or an
+`threading.Event`. A token is safe to cancel from a signal handler.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from pyresil._dispatch import post
+from pyresil._validate import Checker
+from pyresil._watchdog import call_later
+from pyresil.clock import SYSTEM, Parker
+from pyresil.errors import CancelledError, TimeoutExceededError, report_exception
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyresil.clock import Clock, TimerHandle
+    from pyresil.durations import Duration
+
+__all__ = ["CancelToken", "SignalSafeEvent"]
+
+
+class SignalSafeEvent(threading.Event):
+    """An `threading.Event` that a signal handler may set while the thread it interrupted waits on it.
+
+    The stock one holds a lock around `set`, so that such a handler hangs now and then.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._set = False
+        self._parkers: dict[int, Parker] = {}
+
+    def is_set(self) -> bool:
+        """Whether it was set."""
+        return self._set
+
+    isSet = is_set  # noqa: N815 - the stock class has it
+
+    def set(self) -> None:
+        """Set it and wake everybody who waits."""
+        self._set = True
+        for parker in list(self._parkers.values()):
+            parker.unpark()
+
+    def clear(self) -> None:
+        """Unset it."""
+        self._set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, at most ``timeout`` real seconds; returns whether it is."""
+        if self._set:
+            return True
+        parker = Parker()
+        self._parkers[id(parker)] = parker
+        try:
+            # Looked at again once we are listed, so that no `set` falls in between.
+            return self.is_set() or parker.wait(timeout) or self.is_set()
+        finally:
+            self._parkers.pop(id(parker), None)
+
+
+class _Callback:
+    """A function that is called at most once, however many tokens and timers call `fire`."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self.function: Callable[[], object] | None = function
+
+    def fire(self) -> None:
+        function, self.function = self.function, None
+        if function is not None:
+            try:
+                function()
+            except Exception:
+                report_exception("a cancel callback raised")
+
+
+class CancelToken:
+    """Tells work to stop: by `cancel`, by its deadline, or because a token it descends from is set.
+
+    Args:
+        timeout: The token is set this long from now (seconds, timedelta, or ``"1.5s"``); None for no deadline.
+        clock: The clock of the deadline.
+
+    Raises:
+        ConfigurationError: ``timeout`` is not a duration.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_callbacks",
+        "_cancelled",
+        "_clock",
+        "_deadline",
+        "_event",
+        "_limit",
+        "_parents",
+        "_policy",
+        "_reason",
+        "_target",
+        "_timer",
+    )
+
+    _clock: Clock
+    _parents: tuple[CancelToken, ...]
+    _deadline: float | None
+    _limit: float | None
+    _policy: str | None
+    _target: CancelToken | None
+    _cancelled: bool
+    _reason: object
+    _callbacks: dict[_Callback, None]
+    _timer: TimerHandle | None
+    _event: SignalSafeEvent | None
+
+    def __init__(self, *, timeout: Duration | None = None, clock: Clock | None = None) -> None:
+        check = Checker("cancel token")
+        limit = check.optional_duration("timeout", timeout, positive=False)
+        check.done()
+        self._setup(clock or SYSTEM)
+        if limit is not None:
+            self._limit = limit
+            self._deadline = self._clock.monotonic() + limit
+
+    def _setup(self, clock: Clock) -> None:
+        self._clock = clock
+        self._parents = ()
+        self._deadline = None
+        self._limit = None
+        self._policy = None
+        self._target = None  # what `cancel` cancels instead, for a view
+        self._cancelled = False
+        self._reason = None
+        self._callbacks = {}
+        self._timer = None
+        self._event = None
+
+    @classmethod
+    def _make(cls, clock: Clock, parents: tuple[CancelToken, ...], policy: str | None) -> CancelToken:
+        """The token of an execution of ``policy``."""
+        token = cls.__new__(cls)
+        token._setup(clock)
+        token._parents = parents
+        token._policy = policy
+        return token
+
+    @classmethod
+    def _view(cls, of: CancelToken, deadline: float, limit: float | None) -> CancelToken:
+        """A token with a deadline of its own whose `cancel` cancels ``of``: the scope of a timeout."""
+        token = cls._make(of._clock, (of,), of._policy)
+        token._target = of
+        token._deadline = deadline
+        token._limit = limit
+        return token
+
+    def child(self, timeout: Duration | None = None) -> CancelToken:
+        """A token that is set when this one is, by its own `cancel`, or after ``timeout``. It never sets this one."""
+        token = CancelToken(timeout=timeout, clock=self._clock)
+        token._parents = (self,)
+        token._policy = self._policy
+        return token
+
+    def _chain(self) -> list[CancelToken]:
+        """This token and all above it."""
+        found = [self]
+        for token in found:
+            found += token._parents
+        return found
+
+    def cancel(self, reason: object = None) -> bool:
+        """Set the token. Callbacks run here and now, in order; waiting threads wake. May be called from anywhere.
+
+        Args:
+            reason: What `raise_if_cancelled` raises, where it is an exception; else the reason of its `CancelledError`.
+
+        Returns:
+            True where this call set it, False where it was cancelled already (the first reason stays).
+        """
+        if self._target is not None:
+            return self._target.cancel(reason)
+        first = False
+        if not self._cancelled:
+            self._reason = reason
+            self._cancelled = first = True
+        self._fire()
+        return first
+
+    def _fire(self) -> None:
+        while self._callbacks:
+            try:
+                callback = next(iter(self._callbacks))
+                del self._callbacks[callback]
+            except (StopIteration, KeyError, RuntimeError):
+                continue  # somebody else took it, or registered one
+            callback.fire()
+
+    def _cause(self) -> CancelToken | None:
+        """The token of the chain that is set, or None; one that was cancelled goes before one whose time is up."""
+        late: CancelToken | None = None
+        for token in self._chain():
+            if token._cancelled:
+                return token
+            if late is None and token._deadline is not None and token._clock.monotonic() >= token._deadline:
+                late = token
+        return late
+
+    def is_set(self) -> bool:
+        """Whether work should stop."""
+        return self._cause() is not None
+
+    @property
+    def reason(self) -> object:
+        """What was given to `cancel`; a `TimeoutExceededError` where the deadline passed; None while not set."""
+        cause = self._cause()
+        if cause is None:
+            return None
+        return cause._reason if cause._cancelled else cause._expired()
+
+    def _expired(self) -> TimeoutExceededError:
+        error = TimeoutExceededError(self._limit, self._policy)
+        error.deadline = self._deadline
+        return error
+
+    def raise_if_cancelled(self) -> None:
+        """Raise where the token is set.
+
+        Raises:
+            BaseException: The reason itself, where it is an exception.
+            CancelledError: It was cancelled with another reason, or none.
+            TimeoutExceededError: Its deadline passed.
+        """
+        cause = self._cause()
+        if cause is None:
+            return
+        if not cause._cancelled:
+            raise cause._expired()
+        if isinstance(cause._reason, BaseException):
+            raise cause._reason
+        raise CancelledError(cause._reason, self._policy)
+
+    def remaining(self) -> float | None:
+        """Seconds until the earliest deadline of this token and those above it, 0 or more; None without one."""
+        left = [
+            max(0.0, token._deadline - token._clock.monotonic())
+            for token in self._chain()
+            if token._deadline is not None
+        ]
+        return min(left, default=None)
+
+    def park(self, parker: Parker, timeout: float | None = None) -> bool:
+        """Wait on ``parker`` until it is woken, the token is set, or ``timeout`` seconds passed.
+
+        Returns:
+            True where something woke it (which may be the token), False where the time was up.
+        """
+        left = self.remaining()
+        if left is not None:
+            timeout = left if timeout is None else min(timeout, left)
+        with _Registration(self, _Callback(parker.unpark)):
+            return self._clock.park(parker, timeout)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the token is set, at most ``timeout`` seconds; returns whether it is."""
+        if not self.is_set() and (timeout is None or timeout > 0.0):
+            self.park(Parker(), timeout)
+        return self.is_set()
+
+    def on_cancel(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call ``callback()`` once when the token is set; at once where it is already.
+
+        It runs in the thread that cancels, or on the library's dispatch thread where a deadline passed; what it raises is
+        logged.
+
+        Returns:
+            A function that takes the callback back.
+        """
+        registration = _Registration(self, _Callback(callback))
+        registration.add()
+        self._arm()
+        return registration.remove
+
+    def as_event(self) -> threading.Event:
+        """A real `threading.Event` that is set with the token; the same object every time."""
+        if self._event is None:
+            event = SignalSafeEvent()
+            if self._event is None:
+                self._event = event
+                _Registration(self, _Callback(event.set)).add()
+                self._arm()
+        return self._event
+
+    def _arm(self) -> None:
+        left = self.remaining()
+        if left is None or self._timer is not None:
+            return
+        self._timer = call_later(self._clock, left, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        self._timer = None
+        if not self.is_set():  # a clock's rounding: look again
+            self._arm()
+            return
+        if self._event is not None:
+            self._event.set()
+        post(self._fire)
+
+    def _close(self) -> None:
+        """The work is over: callbacks are let go, and a deadline that passes later fires nothing."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        for callback in list(self._callbacks):
+            _Registration(self, callback).remove()
+        self._event = None
+
+    def _close_view(self) -> None:
+        """`_close`, for a view; a token that outlives the scope is left alone."""
+        if self._target is not None:
+            self._close()
+
+    def __repr__(self) -> str:
+        cause = self._cause()
+        state = "not set" if cause is None else "cancelled" if cause._cancelled else "deadline passed"
+        return f"<CancelToken {state}>"
+
+
+class _Registration:
+    """One callback, listed on a token and on all above it, since each of them may be the one that is cancelled."""
+
+    __slots__ = ("_callback", "_token")
+
+    def __init__(self, token: CancelToken, callback: _Callback) -> None:
+        self._token = token
+        self._callback = callback
+
+    def add(self) -> None:
+        for token in self._token._chain():
+            token._callbacks[self._callback] = None
+        # Looked at once it is listed, so that no `cancel` falls in between; the callback itself runs only once.
+        if self._token.is_set():
+            self.remove()
+            self._callback.fire()
+
+    def remove(self) -> None:
+        for token in self._token._chain():
+            token._callbacks.pop(self._callback, None)
+
+    def __enter__(self) -> None:
+        self.add()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.remove()

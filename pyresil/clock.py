@@ -1,0 +1,136 @@
+"""The only place that reads a clock, sleeps, draws randomness or starts a thread.
+
+Everything in pyresil takes a ``clock=``. In-process durations run on `Clock.monotonic`; the deadlines of leases on
+`Clock.boottime`, which counts the time a machine was suspended. `Clock.wall` decides nothing: it dates events, reads HTTP
+dates and seeds fencing tokens.
+
+Waiting is done by parking a thread on a `Parker`, a bare lock and nothing else: `threading.Event` and `Condition` hang
+when a signal handler wakes the very thread that it interrupted, a lock does not.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Clock", "Parker", "SystemClock", "TimerHandle"]
+
+
+class Parker:
+    """A place where one thread waits until somebody calls `unpark`.
+
+    An `unpark` that comes first is remembered, so nothing is missed; several count once. Both may be called from a signal
+    handler, also one that interrupted the wait itself. Use one Parker for one wait.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        # Looked up at use: gevent may have replaced it since this module was imported.
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def unpark(self) -> None:
+        """Wake the thread that waits, or the next one that would."""
+        try:
+            self._lock.release()
+        except (RuntimeError, ValueError):
+            pass  # already awake
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait in real time. Library code calls `Clock.park` instead, so that a manual clock can move it.
+
+        Args:
+            timeout: Seconds, or None for ever.
+
+        Returns:
+            True when woken, False when the time was up.
+        """
+        if timeout is None:
+            return self._lock.acquire()
+        return self._lock.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+
+
+class TimerHandle(ABC):
+    """A scheduled action that can be called off."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Call the action off; no effect once it ran."""
+
+
+class Clock(ABC):
+    """Time, waiting, randomness and threads, as one thing that tests can replace."""
+
+    @abstractmethod
+    def monotonic(self) -> float:
+        """Seconds that never go back; for durations inside a process."""
+
+    @abstractmethod
+    def boottime(self) -> float:
+        """Seconds that never go back and also count suspend; for leases."""
+
+    @abstractmethod
+    def wall(self) -> float:
+        """Seconds since the epoch. Decides nothing."""
+
+    @abstractmethod
+    def park(self, parker: Parker, timeout: float | None) -> bool:
+        """Wait on ``parker`` for at most ``timeout`` seconds of this clock; True when woken."""
+
+    @abstractmethod
+    def random(self) -> float:
+        """A random number in [0, 1)."""
+
+    def sleep(self, duration: float) -> None:
+        """Wait for ``duration`` seconds of this clock."""
+        if duration > 0.0:
+            self.park(Parker(), duration)
+
+    def spawn(self, target: Callable[[], object], name: str) -> threading.Thread:
+        """Start a daemon thread of the library that runs ``target``."""
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def call_later(self, delay: float, action: Callable[[], object]) -> TimerHandle | None:
+        """Run ``action`` after ``delay`` seconds where the clock does that itself; None sends it to the watchdog thread.
+
+        ``action`` is short, runs no user code and never blocks.
+        """
+        return None
+
+
+def _boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class SystemClock(Clock):
+    """The machine's own clocks."""
+
+    # The builtins themselves, so that a hot path pays for one call only.
+    monotonic = staticmethod(time.monotonic)
+    wall = staticmethod(time.time)
+    boottime = staticmethod(_boottime if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic)
+
+    def park(self, parker: Parker, timeout: float | None) -> bool:
+        """Wait on ``parker`` in real time."""
+        return parker.wait(timeout)
+
+    def random(self) -> float:
+        """A random number in [0, 1), from the process-wide generator."""
+        import random
+
+        return random.random()
+
+    def __repr__(self) -> str:
+        return "SystemClock()"
+
+
+#: Used wherever no clock is given.
+SYSTEM = SystemClock()

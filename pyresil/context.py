@@ -1,0 +1,300 @@
+"""`Context`: what one attempt knows, and how code below finds it.
+
+A Context is made for every attempt and every hedge copy, and costs next to nothing until it is used: it has no constructor,
+everything but who made it and what it runs is a default of the class, and tokens and properties are made when asked for.
+Only the attempt's own thread writes it. The innermost one is found through a ``contextvars.ContextVar``, so it is right in
+threads the library starts, under gevent, and where code copies the context.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from pyresil.cancel import CancelToken
+from pyresil.clock import SYSTEM, Parker
+from pyresil.durations import seconds
+from pyresil.errors import PolicyUsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyresil.clock import Clock
+    from pyresil.durations import Duration
+
+__all__ = ["Context", "current_context", "current_lease", "fencing_token"]
+
+_current: ContextVar[Context | None] = ContextVar("pyresil_context", default=None)
+_lease: ContextVar[Any] = ContextVar("pyresil_lease", default=None)
+
+#: The least that `Context.timeout` returns, in seconds: 0 means "do not block" to sockets.
+LEAST_TIMEOUT = 0.001
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Any = _Unset()
+
+
+class Owner:
+    """What a policy tells its contexts: its name and its clock."""
+
+    name: str | None = None
+    _clock_used: Clock = SYSTEM
+
+
+class Context:
+    """What one attempt knows.
+
+    Attributes:
+        attempt: The number of the attempt, from 1.
+        key: What was given as ``options(key=…)``, or None.
+        source: What was given as ``options(source=…)``, or None.
+        parent: The context of the execution around this one, or None.
+    """
+
+    attempt: int = 1
+    key: Any = None
+    source: str | None = None
+    parent: Context | None = None
+
+    _owner: Owner
+    _work: tuple[Callable[..., Any] | None, tuple[Any, ...], dict[str, Any]] = (None, (), {})
+    #: The execution's first context, from which those of later attempts and copies are made; None for that one itself.
+    _origin: Context | None = None
+    #: The deadline on the owner's clock, and the limit in seconds that set it.
+    _deadline: float | None = None
+    _limit: float | None = None
+    #: The token given as an option.
+    _given: CancelToken | None = None
+    #: The execution's token (a hedge copy has its own), and the one in force, which a timeout narrows for its scope.
+    _base: CancelToken | None = None
+    _token: CancelToken | None = None
+    _reported: Any = UNSET
+    _lease: Any = None
+
+    # -- what work reads -------------------------------------------------------------------------------------------------
+
+    @property
+    def policy(self) -> str | None:
+        """The name of the policy."""
+        return self._owner.name
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the policy; deadlines are on its monotonic time."""
+        return self._owner._clock_used
+
+    @property
+    def cancel(self) -> CancelToken:
+        """The token that tells this work to stop: its deadline, a timeout around it, the caller's token, an outer policy's.
+
+        Cancelling it cancels the execution (a hedge copy's: that copy).
+        """
+        token = self._token
+        if token is None:
+            token = self._base_token()
+            if self._deadline is not None:
+                token = CancelToken._view(token, self._deadline, self._limit)
+            # Another thread may ask for the same token first.
+            token = self.__dict__.setdefault("_token", token)
+        return token
+
+    def remaining(self) -> float | None:
+        """Seconds left until the deadline, 0 or more; None without one."""
+        return None if self._deadline is None else max(0.0, self._deadline - self.clock.monotonic())
+
+    def timeout(self, cap: Duration | None = None) -> float | None:
+        """The seconds left, made for ``timeout=`` arguments.
+
+        Args:
+            cap: Not more than this (a duration); None for no cap.
+
+        Returns:
+            Seconds, never below 1 ms; None where there is neither a deadline nor a cap.
+
+        Raises:
+            TimeoutExceededError: Nothing is left.
+            CancelledError: The execution was cancelled.
+        """
+        left = self.remaining()
+        if self._given is not None or (left is not None and left <= 0.0):
+            self.cancel.raise_if_cancelled()
+        if cap is not None:
+            limit = seconds(cap)
+            left = limit if left is None else min(left, limit)
+        return None if left is None else max(left, LEAST_TIMEOUT)
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """A dict that all attempts and copies of the execution share; starts with ``options(properties=…)``."""
+        origin = self._origin or self
+        found: dict[str, Any] = origin.__dict__.setdefault("_properties", {})
+        return found
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The positional arguments of the call; empty for a block."""
+        return self._work[1]
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The keyword arguments of the call; empty for a block."""
+        return self._work[2]
+
+    def arguments(self) -> dict[str, Any]:
+        """The call's arguments by parameter name, defaults included.
+
+        Raises:
+            PolicyUsageError: A block has no arguments.
+        """
+        function, args, kwargs = self._work
+        if function is None:
+            raise PolicyUsageError(
+                "a block has no arguments: arguments() needs policy.call or a decorated function"
+            )
+        import inspect
+
+        bound = inspect.signature(function).bind(*args, **kwargs)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    @property
+    def lease(self) -> Any:
+        """The innermost lease taken by this policy or one around it, or None."""
+        ctx: Context | None = self
+        while ctx is not None:
+            if ctx._lease is not None:
+                return ctx._lease
+            ctx = ctx.parent
+        return None
+
+    @property
+    def fencing_token(self) -> int | None:
+        """The fencing token of `lease`, or None."""
+        lease = self.lease
+        return None if lease is None else lease.token
+
+    def report(self, result: Any) -> None:
+        """Let a block be judged by ``result``, as if it had returned it. The last report wins; an exception beats it."""
+        self._reported = result
+
+    def sleep(self, duration: float) -> None:
+        """Wait ``duration`` seconds, or until the work is told to stop.
+
+        Raises:
+            TimeoutExceededError: The deadline passed meanwhile.
+            CancelledError: The execution was cancelled (or the token's own reason, where that is an exception).
+        """
+        token = self.cancel
+        if not token.is_set():
+            if duration <= 0.0:
+                return
+            clock = self.clock
+            until = clock.monotonic() + duration
+            while not token.is_set():
+                left = until - clock.monotonic()
+                if left <= 0.0:
+                    return
+                token.park(Parker(), left)
+        token.raise_if_cancelled()
+
+    # -- what policies and strategies do ---------------------------------------------------------------------------------
+
+    def _inherit(self, parent: Context) -> None:
+        """Take over the deadline of the execution around this one."""
+        self.parent = parent
+        deadline = parent._deadline
+        if deadline is not None:
+            clock, outer = self.clock, parent.clock
+            if clock is not outer:
+                deadline = clock.monotonic() + (deadline - outer.monotonic())
+            self._deadline = deadline
+            self._limit = parent._limit
+
+    def _next(self, attempt: int) -> Context:
+        """The context of a later attempt, or with the same number of a copy."""
+        ctx = Context()
+        ctx.__dict__.update(
+            {
+                name: value
+                for name, value in self.__dict__.items()
+                if name not in ("_token", "_base", "_reported", "_properties")
+            }
+        )
+        ctx._origin = self._origin or self
+        ctx.attempt = attempt
+        return ctx
+
+    def _copy(self) -> Context:
+        """The context of a hedge copy or an abandoned call: its token is a child, so that it can be cancelled alone."""
+        ctx = self._next(self.attempt)
+        ctx._base = CancelToken._make(self.clock, (self.cancel,), self.policy)
+        return ctx
+
+    def _base_token(self) -> CancelToken:
+        if self._base is None:
+            if self._origin is not None:
+                return self._origin._base_token()
+            above = () if self._given is None else (self._given,)
+            if self.parent is not None:
+                above = (*above, self.parent.cancel)
+            fresh = CancelToken._make(self.clock, above, self.policy)
+            made: CancelToken = self.__dict__.setdefault("_base", fresh)
+            return made
+        return self._base
+
+    def _narrow(self, limit: float, deadline: float) -> tuple[float | None, float | None, CancelToken | None]:
+        """A timeout begins: its deadline is in force where it is the earlier one. Returns what `_widen` takes."""
+        saved = (self._deadline, self._limit, self.__dict__.pop("_token", None))
+        if saved[0] is None or deadline < saved[0]:
+            self._deadline = deadline
+            self._limit = limit
+        return saved
+
+    def _widen(self, saved: tuple[float | None, float | None, CancelToken | None]) -> None:
+        """The timeout's scope ends, and with it the token that was made in it."""
+        token = self.__dict__.pop("_token", None)
+        if token is not None:
+            token._close_view()
+        self._deadline, self._limit, outer = saved
+        if outer is not None:
+            self._token = outer
+
+    def _close(self) -> None:
+        """The execution is over: its tokens fire no more."""
+        if self._token is not None:
+            self._token._close_view()
+        if self._base is not None:
+            self._base._close()
+
+    def _enter(self, run: Callable[[Context], Any]) -> Any:
+        """Run something with this context as the current one."""
+        outer = _current.get()
+        try:
+            _current.set(self)
+            return run(self)
+        finally:
+            _current.set(outer)
+
+    def __repr__(self) -> str:
+        return f"<Context policy={self.policy!r} attempt={self.attempt}>"
+
+
+def current_context() -> Context | None:
+    """The innermost `Context` of this thread of control, or None outside every policy."""
+    return _current.get()
+
+
+def current_lease() -> Any:
+    """The innermost lease held by the code around this, or None."""
+    return _lease.get()
+
+
+def fencing_token() -> int | None:
+    """The fencing token of `current_lease`, or None."""
+    lease = _lease.get()
+    return None if lease is None else lease.token

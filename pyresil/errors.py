@@ -1,0 +1,342 @@
+"""Every public error of pyresil.
+
+All of them derive from `PyresilError` and carry a ``code`` (a stable, upper-case word for logs and HTTP bodies) and the
+name of the ``policy`` that raised them, if any. They pickle: fields are kept as attributes, are passed positionally to the
+constructor again, and the text is built in ``__str__``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+__all__ = [
+    "BulkheadFullError",
+    "CancelledError",
+    "CircuitOpenError",
+    "ConfigurationError",
+    "LockError",
+    "LockLostError",
+    "LockNotAcquiredError",
+    "PolicyUsageError",
+    "PyresilError",
+    "RateLimitedError",
+    "RecursiveLoadError",
+    "RejectedError",
+    "StoreError",
+    "StoreUnavailableError",
+    "TimeoutExceededError",
+    "TimeoutSaturatedError",
+]
+
+
+def _rebuild(cls: type[PyresilError], values: tuple[Any, ...], state: dict[str, Any]) -> PyresilError:
+    """Make an error again from its fields and whatever else was set on it (notes included)."""
+    error = cls(*values)
+    error.__dict__.update(state)
+    return error
+
+
+def report_exception(what: str) -> None:
+    """Log the exception that is being handled: a listener or a callback raised it, and no outcome may change."""
+    import logging
+
+    logging.getLogger("pyresil").error("%s", what)
+
+
+def _picklable(value: object) -> bool:
+    import pickle
+
+    try:
+        pickle.loads(pickle.dumps(value))  # noqa: S301 - our own bytes, made on this line
+    except Exception:
+        return False
+    return True
+
+
+def _named(kind: str, name: str | None) -> str:
+    return f"{kind} {name!r}" if name else kind
+
+
+class PyresilError(Exception):
+    """Base of every error that pyresil raises.
+
+    Attributes:
+        code: A stable upper-case word that names the kind.
+        policy: The name of the policy it happened under, or None.
+    """
+
+    code: ClassVar[str] = "PYRESIL_ERROR"
+    policy: str | None = None
+    _fields: ClassVar[tuple[str, ...]] = ("message", "policy")
+
+    def __init__(self, message: str = "", policy: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.policy = policy
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = dict(self.__dict__)
+        values = tuple(state.pop(field, None) for field in self._fields)
+        # What somebody else hung on the error must not make it unpicklable.
+        state = {key: value for key, value in state.items() if _picklable(value)}
+        return _rebuild, (type(self), values, state)
+
+
+class ConfigurationError(PyresilError, ValueError):
+    """An option was refused. The text names the object, each field at fault and its value, all faults at once."""
+
+    code = "CONFIGURATION"
+
+
+class PolicyUsageError(PyresilError, TypeError):
+    """A policy was used in a form that cannot work; the text names the form to use instead."""
+
+    code = "POLICY_USAGE"
+
+
+class TimeoutExceededError(PyresilError, TimeoutError):
+    """The deadline passed.
+
+    Attributes:
+        limit: The limit in seconds that was exceeded, or None where only a deadline was known.
+        deadline: The deadline on its clock's monotonic time, in this process only; None after unpickling.
+    """
+
+    code = "TIMEOUT"
+    _fields: ClassVar[tuple[str, ...]] = ("limit", "policy")
+    deadline: float | None = None
+
+    def __init__(self, limit: float | None = None, policy: str | None = None) -> None:
+        # One argument only: OSError, a base, reads two as (errno, strerror).
+        super().__init__("")
+        self.limit = limit
+        self.policy = policy
+
+    def __str__(self) -> str:
+        within = "the deadline passed" if self.limit is None else f"timed out after {self.limit:g} s"
+        return f"{within} (policy {self.policy!r})" if self.policy else within
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuild, (cls, values, state) = super().__reduce__()
+        state.pop("deadline", None)
+        return rebuild, (cls, values, state)
+
+
+class CancelledError(PyresilError):
+    """The execution was cancelled through its `CancelToken`.
+
+    Attributes:
+        reason: What was given to ``cancel()``, or None.
+    """
+
+    code = "CANCELLED"
+    _fields: ClassVar[tuple[str, ...]] = ("reason", "policy")
+
+    def __init__(self, reason: object = None, policy: str | None = None) -> None:
+        super().__init__("", policy)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return "cancelled" if self.reason is None else f"cancelled: {self.reason}"
+
+
+class RecursiveLoadError(PyresilError):
+    """A cached function waits for the very key that it is loading.
+
+    Attributes:
+        key: The key that loads itself.
+    """
+
+    code = "RECURSIVE_LOAD"
+    _fields: ClassVar[tuple[str, ...]] = ("key", "policy")
+
+    def __init__(self, key: object = None, policy: str | None = None) -> None:
+        super().__init__("", policy)
+        self.key = key
+
+    def __str__(self) -> str:
+        return f"the load of cache key {self.key!r} asks for the same key"
+
+
+class StoreError(PyresilError):
+    """A store answered with something that cannot be right, or refused the request for good."""
+
+    code = "STORE_ERROR"
+
+
+class StoreUnavailableError(StoreError):
+    """A store was busy or could not be reached: what it holds is unknown."""
+
+    code = "STORE_UNAVAILABLE"
+
+
+class LockError(PyresilError):
+    """Base of the errors about leases."""
+
+    code = "LOCK_ERROR"
+
+
+class LockLostError(LockError):
+    """A lease was lost while the work ran.
+
+    Attributes:
+        key: The key of the lease.
+        token: Its fencing token.
+        detected_by: ``"refused"``, ``"deadline"`` or ``"max-hold"``.
+    """
+
+    code = "LOCK_LOST"
+    _fields: ClassVar[tuple[str, ...]] = ("key", "token", "detected_by", "policy")
+
+    def __init__(
+        self, key: str = "", token: int | None = None, detected_by: str = "refused", policy: str | None = None
+    ) -> None:
+        super().__init__("", policy)
+        self.key = key
+        self.token = token
+        self.detected_by = detected_by
+
+    def __str__(self) -> str:
+        return f"the lease on {self.key!r} (token {self.token}) was lost, detected by {self.detected_by}"
+
+
+class RejectedError(PyresilError):
+    """The work never ran. Never retried and never counted, by default.
+
+    Attributes:
+        retry_after: Seconds after which another try may be admitted, or None where nothing is known.
+    """
+
+    code = "REJECTED"
+    _fields: ClassVar[tuple[str, ...]] = ("message", "retry_after", "policy")
+
+    def __init__(
+        self, message: str = "", retry_after: float | None = None, policy: str | None = None
+    ) -> None:
+        super().__init__(message, policy)
+        self.retry_after = retry_after
+
+    def _hint(self) -> str:
+        return "" if self.retry_after is None else f"; retry after {self.retry_after:.3g} s"
+
+
+class CircuitOpenError(RejectedError):
+    """The circuit breaker is open (or isolated, or its probes are taken).
+
+    Attributes:
+        retry_after: Seconds until the next call may be admitted; None while isolated.
+        last_failure: The last error that was counted, or None.
+        name: The name of the breaker.
+    """
+
+    code = "CIRCUIT_OPEN"
+    _fields: ClassVar[tuple[str, ...]] = ("retry_after", "last_failure", "name", "policy")
+
+    def __init__(
+        self,
+        retry_after: float | None = None,
+        last_failure: Exception | None = None,
+        name: str | None = None,
+        policy: str | None = None,
+    ) -> None:
+        super().__init__("", retry_after, policy)
+        self.last_failure = last_failure
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"{_named('circuit', self.name)} is open{self._hint()}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuild, (cls, values, state) = super().__reduce__()
+        if not _picklable(self.last_failure):
+            values = (values[0], None, *values[2:])
+        return rebuild, (cls, values, state)
+
+
+class BulkheadFullError(RejectedError):
+    """The bulkhead has no free slot.
+
+    Attributes:
+        reason: ``"full"`` or ``"queue-timeout"``.
+        name: The name of the bulkhead.
+    """
+
+    code = "BULKHEAD_FULL"
+    _fields: ClassVar[tuple[str, ...]] = ("reason", "name", "policy")
+
+    def __init__(self, reason: str = "full", name: str | None = None, policy: str | None = None) -> None:
+        super().__init__("", None, policy)
+        self.reason = reason
+        self.name = name
+
+    def __str__(self) -> str:
+        why = "has no free slot" if self.reason == "full" else "had no free slot within the queue timeout"
+        return f"{_named('bulkhead', self.name)} {why}"
+
+
+class RateLimitedError(RejectedError):
+    """The rate limit is used up.
+
+    Attributes:
+        retry_after: Seconds until a call of the same weight is admitted, if nobody else comes first.
+        name: The name of the limiter.
+    """
+
+    code = "RATE_LIMITED"
+    _fields: ClassVar[tuple[str, ...]] = ("retry_after", "name", "policy")
+
+    def __init__(
+        self, retry_after: float | None = None, name: str | None = None, policy: str | None = None
+    ) -> None:
+        super().__init__("", retry_after, policy)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"{_named('rate limit', self.name)} is used up{self._hint()}"
+
+
+class TimeoutSaturatedError(RejectedError):
+    """As many abandoned calls are still stuck as ``max_abandoned`` allows.
+
+    Attributes:
+        max_abandoned: That limit.
+    """
+
+    code = "TIMEOUT_SATURATED"
+    _fields: ClassVar[tuple[str, ...]] = ("max_abandoned", "policy")
+
+    def __init__(self, max_abandoned: int = 0, policy: str | None = None) -> None:
+        super().__init__("", None, policy)
+        self.max_abandoned = max_abandoned
+
+    def __str__(self) -> str:
+        return f"{self.max_abandoned} abandoned calls are still running: no further call is started"
+
+
+class LockNotAcquiredError(LockError, RejectedError):
+    """Somebody else holds the lease.
+
+    Attributes:
+        key: The key asked for.
+        waited: Seconds spent waiting.
+        retry_after: Seconds until the holder's lease ends unless it is renewed, or None.
+    """
+
+    code = "LOCK_NOT_ACQUIRED"
+    _fields: ClassVar[tuple[str, ...]] = ("key", "waited", "retry_after", "policy")
+
+    def __init__(
+        self, key: str = "", waited: float = 0.0, retry_after: float | None = None, policy: str | None = None
+    ) -> None:
+        RejectedError.__init__(self, "", retry_after, policy)
+        self.key = key
+        self.waited = waited
+
+    def __str__(self) -> str:
+        return f"the lock {self.key!r} is held by someone else (waited {self.waited:.3g} s)"

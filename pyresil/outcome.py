@@ -1,0 +1,230 @@
+"""How a piece of work ended, and what that says of the dependency.
+
+An outcome is `Success` or `Failure`. A judging strategy turns it into a verdict: failure, success or unjudged. The default
+verdicts: every ``Exception`` is a failure, except client errors (the dependency is up: success), rejections and
+cancellations (unjudged). A value is a failure where its ``status_code`` is an int that is 408, 425, 429 or 500 and above.
+A ``BaseException`` that is no ``Exception`` is unjudged.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+
+from pyresil.errors import CancelledError, RejectedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyresil._validate import Checker
+
+__all__ = ["Failure", "Outcome", "Success", "status_of"]
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+class Success(Generic[T_co]):
+    """The work returned ``value``. Made for ``match``: ``case Success(value)``."""
+
+    __slots__ = ("value",)
+    __match_args__ = ("value",)
+
+    def __init__(self, value: T_co) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Success) and bool(self.value == other.value)
+
+    def __hash__(self) -> int:
+        return hash((Success, self.value))
+
+    def __repr__(self) -> str:
+        return f"Success({self.value!r})"
+
+    def unwrap(self) -> T_co:
+        """The value."""
+        return self.value
+
+
+class Failure:
+    """The work raised ``error``. Made for ``match``: ``case Failure(error)``.
+
+    A guard may also see a ``BaseException`` here (``GeneratorExit`` where a retry loop was left early): it is unjudged.
+    """
+
+    __slots__ = ("error",)
+    __match_args__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Failure) and self.error is other.error
+
+    def __hash__(self) -> int:
+        return hash((Failure, id(self.error)))
+
+    def __repr__(self) -> str:
+        return f"Failure({self.error!r})"
+
+    def unwrap(self) -> Any:
+        """Raise the error."""
+        raise self.error
+
+
+Outcome: TypeAlias = "Success[T] | Failure"
+
+#: Statuses that are a failure of the dependency (or a request to come back later), although they are below 500.
+RETRYABLE_STATUSES: Final = frozenset((408, 425, 429))
+
+#: Types whose values have no status: the common case is one set lookup.
+PLAIN: Final = frozenset((type(None), bool, int, float, str, bytes, dict, list, tuple, set, frozenset))
+
+
+def _as_status(value: object) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool) and 100 <= value <= 599:
+        return int(value)
+    return None
+
+
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status an error carries, or None.
+
+    The first int from 100 to 599 of ``.response.status_code``, ``.status_code``, ``.code`` and ``.status``.
+    """
+    for holder, name in (
+        (getattr(error, "response", None), "status_code"),
+        (error, "status_code"),
+        (error, "code"),
+        (error, "status"),
+    ):
+        status = _as_status(getattr(holder, name, None)) if holder is not None else None
+        if status is not None:
+            return status
+    return None
+
+
+def is_client_error(error: BaseException) -> bool:
+    """Whether the error's status is 400-499 but not 408, 425 or 429."""
+    status = status_of(error)
+    return status is not None and 400 <= status <= 499 and status not in RETRYABLE_STATUSES
+
+
+def error_verdict(error: BaseException) -> bool | None:
+    """The default verdict of an error: True failure, False success, None unjudged."""
+    if not isinstance(error, Exception) or isinstance(error, (RejectedError, CancelledError)):
+        return None
+    return not is_client_error(error)
+
+
+def value_is_failure(value: object) -> bool:
+    """The default verdict of a value."""
+    if value.__class__ in PLAIN:
+        return False
+    status = getattr(value, "status_code", None)
+    return (
+        isinstance(status, int)
+        and not isinstance(status, bool)
+        and (status >= 500 or status in RETRYABLE_STATUSES)
+    )
+
+
+class Judge:
+    """The verdicts of one strategy: its ``handle=`` and ``handle_result=`` over the defaults.
+
+    Args:
+        handle: Exception type, tuple of them, or predicate of the error: what counts as failure. None for the default.
+            Errors it does not cover are unjudged.
+        handle_result: Predicate of the value, or None for the default.
+        check: Collects faults of these options.
+    """
+
+    __slots__ = ("_predicate", "_result", "_types", "default_values")
+
+    def __init__(self, handle: Any, handle_result: Any, check: Checker) -> None:
+        self._types: tuple[type[BaseException], ...] | None = None
+        self._predicate: Callable[[Exception], object] | None = None
+        types = handle if isinstance(handle, tuple) else (handle,)
+        if handle is not None:
+            if types and all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in types):
+                self._types = types
+            elif callable(handle) and not isinstance(handle, type):
+                self._predicate = handle
+            else:
+                check.fault(
+                    "handle", "an exception type, a tuple of them, or a function of the error", handle
+                )
+        self._result: Callable[[Any], object] | None = check.function("handle_result", handle_result)
+        #: True where values are judged by `value_is_failure`, so that a hot path can look at the type first.
+        self.default_values = self._result is None
+
+    def error(self, error: BaseException) -> bool | None:
+        """True failure, False success, None unjudged."""
+        if not isinstance(error, Exception):
+            return None
+        if self._types is not None:
+            return True if isinstance(error, self._types) else None
+        if self._predicate is not None:
+            return True if self._predicate(error) else None
+        return error_verdict(error)
+
+    def value(self, value: object) -> bool:
+        """True where the value is a failure."""
+        return value_is_failure(value) if self._result is None else bool(self._result(value))
+
+    def outcome(self, outcome: Outcome[Any]) -> bool | None:
+        """The verdict of either kind of outcome."""
+        return self.value(outcome.value) if isinstance(outcome, Success) else self.error(outcome.error)
+
+
+def retry_after_of(outcome: Outcome[Any], wall: Callable[[], float]) -> float | None:
+    """The ``Retry-After`` that an outcome carries, in seconds from now, or None.
+
+    Looked for on a rejection's ``retry_after``, then in the ``headers`` of the error, its ``response``, or the value: a
+    number of seconds or an HTTP date (RFC 9110, section 10.2.3). Garbage and negative numbers are ignored.
+
+    Args:
+        outcome: The outcome.
+        wall: Reads seconds since the epoch, for dates.
+    """
+    if isinstance(outcome, Failure):
+        given = getattr(outcome.error, "retry_after", None)
+        if isinstance(given, (int, float)) and not isinstance(given, bool) and 0 <= given < float("inf"):
+            return float(given)
+        holders = (outcome.error, getattr(outcome.error, "response", None))
+    else:
+        holders = (outcome.value, None)
+    for holder in holders:
+        header = _header(holder)
+        if header is not None:
+            return _parse_retry_after(header, wall)
+    return None
+
+
+def _header(holder: object) -> str | None:
+    if holder is None or holder.__class__ in PLAIN:
+        return None
+    get = getattr(getattr(holder, "headers", None), "get", None)
+    if get is None:
+        return None
+    try:
+        value = get("Retry-After") or get("retry-after")
+    except Exception:
+        return None  # somebody's own ``headers``: no header
+    return str(value) if isinstance(value, (str, int)) else None
+
+
+def _parse_retry_after(text: str, wall: Callable[[], float]) -> float | None:
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text), 1e12)
+    from email.utils import parsedate_to_datetime
+
+    try:
+        when = parsedate_to_datetime(text)
+        if when.tzinfo is None:  # "-0000": the sender says nothing of its zone, HTTP dates are UTC
+            when = when.replace(tzinfo=UTC)
+        return max(0.0, when.timestamp() - wall())
+    except (TypeError, ValueError, IndexError, OverflowError):
+        return None

@@ -1,0 +1,203 @@
+"""The interfaces of strategies: what a policy is composed of, and what authors of their own strategies implement.
+
+`Strategy.run` decides how often or where the work runs, or what it yields. A `Guard` surrounds one execution. A strategy
+that repeats work also offers a `Stepper`, through which the loop form drives it. Strategies are shared between threads: state
+that belongs to one call lives in locals or on the `Context`.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+
+from pyresil.clock import SYSTEM
+from pyresil.errors import ConfigurationError
+from pyresil.outcome import Failure, Success
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyresil.clock import Clock
+    from pyresil.context import Context
+    from pyresil.outcome import Outcome
+
+__all__ = ["Call", "Guard", "Stepper", "Strategy"]
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+F_co = TypeVar("F_co", covariant=True)
+
+#: The compiled form of the work and of everything around it.
+Run: TypeAlias = "Callable[[Context], Any]"
+
+
+class Call(Protocol[T_co]):
+    """The rest of the policy and the work: ``call()`` runs it under the same context, ``call(ctx)`` under another."""
+
+    def __call__(self, ctx: Context | None = None, /) -> T_co:
+        """Run it and return its result, or raise what it raises."""
+        ...
+
+
+class Stepper(ABC):
+    """One execution of a retry-like strategy, step by step."""
+
+    @abstractmethod
+    def start(self, ctx: Context) -> None:
+        """The execution begins; ``ctx`` is the context of the first attempt."""
+
+    @abstractmethod
+    def after(self, outcome: Outcome[Any]) -> float | None:
+        """An attempt ended.
+
+        Returns:
+            Seconds to wait before the next attempt, or None where the outcome is final.
+        """
+
+
+class Strategy(ABC, Generic[F_co]):
+    """One thread-safe object with one duty.
+
+    ``F_co`` is the type of what it may yield in place of the work's result: ``Never`` for most, the value's type for a
+    fallback, so that type checkers infer ``T | F`` for a call.
+    """
+
+    #: What it is called in messages and `describe`.
+    kind: str = "strategy"
+    #: The name of a shared instance, or None.
+    name: str | None = None
+    _clock: Clock | None = None
+
+    @abstractmethod
+    def run(self, call: Call[T], ctx: Context) -> T | F_co:
+        """Run ``call`` and return its result or what takes its place.
+
+        Args:
+            call: The rest of the policy and the work; calling it again is another attempt.
+            ctx: The context of this attempt.
+        """
+
+    def compile(self, inner: Run, clock: Clock) -> Run:
+        """The strategy around ``inner`` as one function of the context; a policy does this once, when it is built.
+
+        Built-in strategies override it for speed. ``clock`` is the policy's.
+        """
+
+        def run(ctx: Context) -> Any:
+            def call(other: Context | None = None, /) -> Any:
+                if other is None or other is ctx:
+                    return inner(ctx)
+                return other._enter(inner)
+
+            return self.run(call, ctx)
+
+        return run
+
+    def stepper(self) -> Stepper | None:
+        """A fresh `Stepper` for one execution; None for strategies that do not repeat the work."""
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        """Plain data: the kind, the name and the effective options."""
+        return {"strategy": self.kind, "name": self.name}
+
+    @property
+    def clock(self) -> Clock:
+        """The clock it was given, else that of the policy it was first composed into, else the system's."""
+        return self._clock or SYSTEM
+
+    def _adopt(self, clock: Clock) -> None:
+        """Take the policy's clock where none was given."""
+        if self._clock is None:
+            self._clock = clock
+
+
+class Guard(Strategy[F_co]):
+    """A strategy that surrounds one execution: it admits or rejects it, then sees how it ended.
+
+    With nothing but guards a policy can surround a block: ``with policy.execute() as ctx``.
+    """
+
+    @abstractmethod
+    def enter(self, ctx: Context) -> Any:
+        """Admit the execution, or raise a `RejectedError`.
+
+        Returns:
+            Anything; `exit` gets it back.
+        """
+
+    @abstractmethod
+    def exit(self, ctx: Context, token: Any, outcome: Outcome[Any]) -> Outcome[Any]:
+        """The execution ended. Always called once after `enter` returned.
+
+        Args:
+            ctx: The context that was given to `enter`.
+            token: What `enter` returned.
+            outcome: A `Success`, or a `Failure` with an ``Exception`` or a ``BaseException`` (then it is unjudged, and what
+                is returned is ignored).
+
+        Returns:
+            The same outcome, or a `Failure` with an error that takes its place.
+        """
+
+    def run(self, call: Call[T], ctx: Context) -> T | F_co:
+        """Enter, run the rest, exit."""
+        token = self.enter(ctx)
+        after: Outcome[Any] | None = None
+        try:
+            value = call()
+        except BaseException as error:
+            after = self.exit(ctx, token, Failure(error))
+            if not isinstance(error, Exception) or not isinstance(after, Failure) or after.error is error:
+                raise
+            raise after.error from error
+        finally:
+            after = None  # an error whose traceback holds this frame must not be held by it
+        return self.exit(ctx, token, Success(value)).unwrap()  # type: ignore[no-any-return]  # the value, or it raises
+
+
+#: Strategies that hold locks, permits or an era; weakly, for the child of a fork.
+_forkable: weakref.WeakSet[Forkable] = weakref.WeakSet()
+
+
+class Forkable:
+    """A mixin for objects whose locks and permits must be dropped in a forked child.
+
+    ``_after_fork`` only drops state; locks are made again at first use, because gevent may patch them later than the hook
+    runs. Call `_watch_forks` once, at the end of the constructor.
+    """
+
+    __slots__ = ()
+
+    def _watch_forks(self) -> None:
+        _forkable.add(self)
+
+    def _after_fork(self) -> None:
+        """Drop locks, permits and whatever belongs to threads of the parent."""
+
+
+def _reset_in_child() -> None:
+    for item in list(_forkable):
+        item._after_fork()
+
+
+os.register_at_fork(after_in_child=_reset_in_child)
+
+
+def require_strategies(strategies: tuple[object, ...], name: object) -> None:
+    """Refuse what is no strategy, and one instance that stands twice."""
+    faults = []
+    seen: set[int] = set()
+    for position, item in enumerate(strategies, 1):
+        if not isinstance(item, Strategy):
+            faults.append(f"argument {position} must be a strategy, got {item!r}")
+        elif id(item) in seen:
+            faults.append(f"argument {position} is the same {item.kind} as an earlier one")
+        seen.add(id(item))
+    if name is not None and not (isinstance(name, str) and name):
+        faults.append(f"name must be a non-empty string or None, got {name!r}")
+    if faults:
+        subject = f"policy {name!r}" if isinstance(name, str) and name else "policy"
+        raise ConfigurationError(f"{subject}: {'; '.join(faults)}")
