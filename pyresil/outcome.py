@@ -8,7 +8,6 @@ A ``BaseException`` that is no ``Exception`` is unjudged.
 
 from __future__ import annotations
 
-from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from pyresil.errors import CancelledError, RejectedError
@@ -219,6 +218,7 @@ def _parse_retry_after(text: str, wall: Callable[[], float]) -> float | None:
     text = text.strip()
     if text.isascii() and text.isdigit():
         return min(float(text), 1e12)
+    from datetime import UTC
     from email.utils import parsedate_to_datetime
 
     try:

@@ -43,13 +43,38 @@ def public_modules() -> list[types.ModuleType]:
     return found
 
 
+class _Bare:
+    """An annotation that prints as it is written: Pythons differ in whether they quote a postponed one."""
+
+    def __init__(self, annotation):
+        self.annotation = annotation
+
+    def __repr__(self):
+        return (
+            self.annotation if isinstance(self.annotation, str) else inspect.formatannotation(self.annotation)
+        )
+
+
 def signature_of(thing) -> str:
     """Its signature without what differs between runs; `(…)` where there is none to be had."""
+    if inspect.isbuiltin(thing):
+        return "(…)"  # some Pythons know the signatures of builtins, some do not
     try:
-        text = str(inspect.signature(thing))
+        signature = inspect.signature(thing)
     except (TypeError, ValueError):
         return "(…)"
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+    nothing = inspect.Signature.empty
+    parameters = [
+        parameter
+        if parameter.annotation is nothing
+        else parameter.replace(annotation=_Bare(parameter.annotation))
+        for parameter in signature.parameters.values()
+    ]
+    returns = signature.return_annotation
+    bare = signature.replace(
+        parameters=parameters, return_annotation=returns if returns is nothing else _Bare(returns)
+    )
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", str(bare))
 
 
 def members_of(cls: type):
