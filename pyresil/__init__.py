@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from pyresil._engine.backoff import Backoff as Backoff
+    from pyresil._engine.backoff import Constant as Constant
+    from pyresil._engine.backoff import Decorrelated as Decorrelated
+    from pyresil._engine.backoff import Exponential as Exponential
+    from pyresil._engine.backoff import Linear as Linear
+    from pyresil._engine.budget import RetryBudget as RetryBudget
     from pyresil._execution import Attempt as Attempt
     from pyresil._execution import Execution as Execution
     from pyresil.cancel import CancelToken as CancelToken
@@ -40,8 +46,11 @@ if TYPE_CHECKING:
     from pyresil.events import subscribe as subscribe
     from pyresil.outcome import Failure as Failure
     from pyresil.outcome import Success as Success
+    from pyresil.outcome import caused_by as caused_by
     from pyresil.policy import BoundPolicy as BoundPolicy
     from pyresil.policy import Policy as Policy
+    from pyresil.strategies.fallback import Fallback as Fallback
+    from pyresil.strategies.retry import Retry as Retry
     from pyresil.strategy import Call as Call
     from pyresil.strategy import Guard as Guard
     from pyresil.strategy import Stepper as Stepper
@@ -51,10 +60,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "pyresil.policy": ("Policy", "BoundPolicy"),
     "pyresil._execution": ("Execution", "Attempt"),
+    "pyresil.strategies.retry": ("Retry",),
+    "pyresil._engine.backoff": ("Backoff", "Exponential", "Constant", "Linear", "Decorrelated"),
+    "pyresil._engine.budget": ("RetryBudget",),
+    "pyresil.strategies.fallback": ("Fallback",),
     "pyresil.context": ("Context", "current_context", "current_lease", "fencing_token"),
     "pyresil.cancel": ("CancelToken",),
     "pyresil.clock": ("Clock", "SystemClock"),
-    "pyresil.outcome": ("Success", "Failure"),
+    "pyresil.outcome": ("Success", "Failure", "caused_by"),
     "pyresil.events": ("Event", "subscribe"),
     "pyresil.strategy": ("Strategy", "Guard", "Stepper", "Call"),
     "pyresil.errors": (

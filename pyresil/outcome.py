@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
-from pyresil.errors import CancelledError, RejectedError
+from pyresil.errors import CancelledError, ConfigurationError, RejectedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyresil._validate import Checker
 
-__all__ = ["Failure", "Outcome", "Success", "status_of"]
+__all__ = ["Failure", "Outcome", "Success", "caused_by", "status_of"]
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -127,6 +127,31 @@ def value_is_failure(value: object) -> bool:
         and not isinstance(status, bool)
         and (status >= 500 or status in RETRYABLE_STATUSES)
     )
+
+
+def caused_by(*types: Any) -> Callable[[BaseException], bool]:
+    """A predicate for ``handle=``: the error, or one it was raised from, is one of ``types``.
+
+    Follows ``__cause__``, then ``__context__`` where that is not suppressed; a chain that is a cycle ends.
+
+    Raises:
+        ConfigurationError: One of ``types`` is no exception type.
+    """
+    faults = [kind for kind in types if not (isinstance(kind, type) and issubclass(kind, BaseException))]
+    if faults or not types:
+        raise ConfigurationError(f"caused_by: types must be exception types, got {faults or types!r}")
+
+    def matches(error: BaseException) -> bool:
+        seen: set[int] = set()
+        link: BaseException | None = error
+        while link is not None and id(link) not in seen:
+            if isinstance(link, types):
+                return True
+            seen.add(id(link))
+            link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+        return False
+
+    return matches
 
 
 class Judge:

@@ -1,0 +1,1 @@
+"""Pure state machines: no clock, thread or I/O; ``now`` is an argument."""

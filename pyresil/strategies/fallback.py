@@ -1,0 +1,140 @@
+"""`Fallback`: a value, or a function's result, in the place of a failure or a rejection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from pyresil._validate import Checker
+from pyresil.clock import Clock
+from pyresil.context import UNSET
+from pyresil.errors import RejectedError
+from pyresil.events import FellBack, emit
+from pyresil.outcome import PLAIN, Judge
+from pyresil.strategy import Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    from pyresil.context import Context
+    from pyresil.strategy import Call, Run
+
+    Handle: TypeAlias = type[BaseException] | tuple[type[BaseException], ...] | Callable[[Any], object] | None
+
+__all__ = ["Fallback"]
+
+T = TypeVar("T")
+V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
+
+
+class Fallback(Strategy[V_co], Generic[V_co]):
+    """A value, or the result of a function, in the place of a failure or a rejection.
+
+    Client errors and cancellations pass through. An error raised by ``using`` comes out with the original error as its
+    ``__context__``.
+
+    Args:
+        value: What takes the failure's place. It is the same object every time.
+        using: Instead: a function of (error, context); the error is None where a result was judged a failure.
+        handle: Exception type, tuple of them, or predicate of the error. Default: failures, and rejections.
+        handle_result: Predicate of the value. Default: a ``status_code`` of 408, 425, 429, 500 and above.
+        name: Shown in events as ``source``.
+        clock: Dates the events. Default: the policy's.
+
+    Raises:
+        ConfigurationError: Neither or both of ``value`` and ``using``, or an option of the wrong type.
+
+    Events: `FellBack`.
+    """
+
+    kind = "fallback"
+
+    @overload
+    def __init__(
+        self: Fallback[V],
+        value: V,
+        *,
+        handle: Handle = None,
+        handle_result: Callable[[Any], object] | None = None,
+        name: str | None = None,
+        clock: Clock | None = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Fallback[V],
+        *,
+        using: Callable[[Any, Context], V],
+        handle: Handle = None,
+        handle_result: Callable[[Any], object] | None = None,
+        name: str | None = None,
+        clock: Clock | None = None,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        value: Any = UNSET,
+        *,
+        using: Callable[[Any, Context], Any] | None = None,
+        handle: Any = None,
+        handle_result: Callable[[Any], object] | None = None,
+        name: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        check = Checker("fallback", name)
+        self.name = check.name(name)
+        self._using = check.function("using", using)
+        if (value is UNSET) == (using is None):
+            given = "neither" if value is UNSET else "both"
+            check.faults.append(f"exactly one of a value and using= must be given, got {given}")
+        self._value = value
+        self._handles_rejections = handle is None
+        self.judge = Judge(handle, handle_result, check)
+        self._clock = check.instance("clock", clock, Clock, "a Clock or None")
+        check.done()
+
+    def run(self, call: Call[T], ctx: Context) -> T | V_co:
+        """See `Strategy.run`."""
+        return self.compile(call, ctx.clock)(ctx)  # type: ignore[no-any-return]  # compiled closures are untyped
+
+    def compile(self, inner: Run, clock: Clock) -> Run:
+        """See `Strategy.compile`."""
+        judge, plain, rejections = self.judge, self.judge.default_values, self._handles_rejections
+
+        def run(ctx: Context) -> Any:
+            try:
+                value = inner(ctx)
+            except Exception as error:
+                if (rejections and isinstance(error, RejectedError)) or judge.error(error):
+                    # Inside the handler, so that an error of ``using`` has this one as its context.
+                    return self._instead(error, ctx)
+                raise
+            if (plain and value.__class__ in PLAIN) or not judge.value(value):
+                return value
+            return self._instead(None, ctx)
+
+        return run
+
+    def _instead(self, error: Exception | None, ctx: Context) -> Any:
+        _log(ctx.policy, self.name, error)
+        if FellBack.listeners:
+            emit(
+                FellBack(policy=ctx.policy, source=self.name or ctx.source, at=ctx.clock.wall(), error=error)
+            )
+        return self._value if self._using is None else self._using(error, ctx)
+
+    def describe(self) -> dict[str, Any]:
+        """Plain data: the effective options."""
+        what = {"value": repr(self._value)} if self._using is None else {"using": repr(self._using)}
+        return {**super().describe(), **what}
+
+    def __repr__(self) -> str:
+        return f"Fallback({self._value!r})" if self._using is None else f"Fallback(using={self._using!r})"
+
+
+def _log(policy: str | None, name: str | None, error: Exception | None) -> None:
+    from pyresil._logs import logger
+
+    kind = "a result judged a failure" if error is None else type(error).__name__
+    logger().info("fallback %s of policy %s took the place of %s", name or "", policy, kind)
