@@ -199,8 +199,7 @@ class Context:
                 left = until - clock.monotonic()
                 if left <= 0.0:
                     return
-                if not token.park(Parker(), left) and not token.is_set():
-                    return  # the time was up, also on a clock that skips waits
+                token.park(Parker(), left)
         token.raise_if_cancelled()
 
     # -- what policies and strategies do ---------------------------------------------------------------------------------

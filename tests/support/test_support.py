@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import signal
 import socket
 import subprocess
@@ -223,11 +224,10 @@ def test_proxy_in_front_of_nothing_resets():
 
     proxy = TcpProxy(free_port())
     try:
-        with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as conn:
-            try:
+        # where the reset is noticed depends on who is faster
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as conn:
                 assert conn.recv(10) == b""
-            except ConnectionResetError:
-                pass
     finally:
         proxy.close()
     assert not accepts(proxy.port)
