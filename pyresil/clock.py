@@ -28,15 +28,18 @@ class Parker:
     handler, also one that interrupted the wait itself. Use one Parker for one wait.
     """
 
-    __slots__ = ("_lock",)
+    __slots__ = ("_lock", "_watcher")
 
     def __init__(self) -> None:
         # Looked up at use: gevent may have replaced it since this module was imported.
         self._lock = threading.Lock()
         self._lock.acquire()
+        self._watcher: Callable[[], object] | None = None
 
     def unpark(self) -> None:
         """Wake the thread that waits, or the next one that would."""
+        if self._watcher is not None:
+            self._watcher()  # a clock that moves by hand notes who runs again, before it does
         try:
             self._lock.release()
         except (RuntimeError, ValueError):

@@ -199,7 +199,8 @@ class Context:
                 left = until - clock.monotonic()
                 if left <= 0.0:
                     return
-                token.park(Parker(), left)
+                if not token.park(Parker(), left) and not token.is_set():
+                    return  # the time was up, also on a clock that skips waits
         token.raise_if_cancelled()
 
     # -- what policies and strategies do ---------------------------------------------------------------------------------

@@ -225,9 +225,11 @@ def test_proxy_in_front_of_nothing_resets():
     proxy = TcpProxy(free_port())
     try:
         # where the reset is noticed depends on who is faster
-        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
-            with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as conn:
-                assert conn.recv(10) == b""
+        with (
+            contextlib.suppress(ConnectionResetError, BrokenPipeError),
+            socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as conn,
+        ):
+            assert conn.recv(10) == b""
     finally:
         proxy.close()
     assert not accepts(proxy.port)
