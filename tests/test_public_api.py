@@ -6,6 +6,7 @@ import ast
 import importlib
 import json
 import pathlib
+import pkgutil
 import sys
 import types
 
@@ -55,6 +56,13 @@ def test_every_module_exports_what_its_all_says():
             assert hasattr(importlib.import_module(module.__name__), name), f"{module.__name__}.{name}"
 
 
+def test_no_public_name_is_also_the_name_of_a_module():
+    """Importing the module would put itself in the place of the name."""
+    for module in api.public_modules():
+        below = {info.name for info in pkgutil.iter_modules(getattr(module, "__path__", []))}
+        assert not below & set(module.__all__), module.__name__
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no_such_name"):
         pyresil.no_such_name  # noqa: B018 - reading the attribute is what is tested
@@ -69,6 +77,7 @@ def loaded_by(code: str) -> set[str]:
         exec(sys.argv[1])
         after = set(sys.modules) - before
         import json
+import pkgutil
         print(json.dumps(sorted(after)))
         """,
         code,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pyresil.testing._instant import InstantClock as InstantClock
+    from pyresil.testing._instant import instant as instant
     from pyresil.testing.clock import ManualClock as ManualClock
-    from pyresil.testing.instant import InstantClock as InstantClock
-    from pyresil.testing.instant import instant as instant
     from pyresil.testing.recording import RecordedEvents as RecordedEvents
     from pyresil.testing.recording import record_events as record_events
     from pyresil.testing.state import fresh_state as fresh_state
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Where each name lives.
 _HOMES = {
     "pyresil.testing.clock": ("ManualClock",),
-    "pyresil.testing.instant": ("InstantClock", "instant"),
+    "pyresil.testing._instant": ("InstantClock", "instant"),
     "pyresil.testing.recording": ("RecordedEvents", "record_events"),
     "pyresil.testing.state": ("fresh_state",),
 }

@@ -115,15 +115,17 @@ def lines_of_class(name: str, cls: type):
 
 
 def lines() -> list[str]:
-    """All lines, sorted within their module."""
+    """All lines, sorted within their module; what a package takes from a module below it is listed once, where it is above."""
     found = []
+    listed = set()
     for module in public_modules():
         of_module = []
         for attribute in module.__all__:
             name = f"{module.__name__}.{attribute}"
             thing = getattr(module, attribute)
-            if attribute == "__version__":
+            if attribute == "__version__" or (attribute, id(thing)) in listed:
                 continue
+            listed.add((attribute, id(thing)))
             if inspect.isclass(thing):
                 of_module.extend(lines_of_class(name, thing))
             elif callable(thing):
