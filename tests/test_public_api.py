@@ -77,7 +77,6 @@ def loaded_by(code: str) -> set[str]:
         exec(sys.argv[1])
         after = set(sys.modules) - before
         import json
-import pkgutil
         print(json.dumps(sorted(after)))
         """,
         code,
