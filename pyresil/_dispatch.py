@@ -24,16 +24,32 @@ class Dispatcher:
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._starting = threading.RLock()
 
     def post(self, job: Callable[[], object]) -> None:
         """Run ``job`` soon, after everything posted before it; what it raises is logged."""
         self._queue.put(job)
         if self._thread is None:
-            with self._starting:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="pyresil-dispatch", daemon=True)
-                    self._thread.start()
+            self._start()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="pyresil-dispatch", daemon=True)
+        mine = False
+        try:
+            # Test and assignment with no call in between: neither two threads nor a signal handler can both do it, and two
+            # dispatchers would not keep the order.
+            if self._thread is None:
+                self._thread = thread
+                mine = True
+            if mine:
+                thread.start()
+        except RuntimeError:
+            # The interpreter is ending, or out of threads: what is queued waits for the next post that can start one.
+            self._thread = None
+            report_exception("the dispatch thread cannot be started")
+        except BaseException:  # a signal handler raised before the start
+            if mine and thread.ident is None:
+                self._thread = None
+            raise
 
     def flush(self, timeout: float) -> bool:
         """Wait until everything posted so far has run; False when that took longer than ``timeout`` real seconds.
@@ -53,7 +69,9 @@ class Dispatcher:
             job = self._queue.get()
             try:
                 job()
-            except Exception:
+            except (
+                BaseException
+            ):  # sys.exit() in a callback must not end the thread that all later ones wait for
                 report_exception("a callback raised")
             del job  # not kept alive until the next one comes
 

@@ -65,25 +65,37 @@ class Watchdog:
             heapq.heappush(self._heap, entry)
             first = self._heap[0] is entry
             if self._thread is None:
-                self._thread = SYSTEM.spawn(self._run, "pyresil-watchdog")
+                self._start()
         if first:
             parker = self._parker
             if parker is not None:
                 parker.unpark()
         return timer
 
+    def _start(self) -> None:
+        try:
+            self._thread = SYSTEM.spawn(self._run, "pyresil-watchdog")
+        except RuntimeError:
+            # The interpreter is ending, or out of threads: deadlines are still computed by whoever looks, and the next timer
+            # tries again.
+            report_exception("the watchdog thread cannot be started")
+
     def _litter(self) -> None:
         self._cancelled += 1
-        if self._cancelled > _LITTER and self._cancelled * 2 > len(self._heap):
+        if self._littered():
             parker = self._parker
             if parker is not None:
                 parker.unpark()
+
+    def _littered(self) -> bool:
+        """Whether most of the heap is called off: then a sweep costs less than it frees."""
+        return self._cancelled > _LITTER and self._cancelled * 2 > len(self._heap)
 
     def _sweep(self) -> None:
         # On the watchdog thread alone: a signal handler that schedules runs on the main thread and waits for the lock, so
         # nothing it pushes is lost while the heap is rebuilt.
         with self._lock:
-            if self._cancelled > _LITTER:
+            if self._littered():
                 self._heap = [entry for entry in self._heap if entry[2].action is not None]
                 heapq.heapify(self._heap)
                 self._cancelled = 0
@@ -112,9 +124,11 @@ class Watchdog:
                 continue
             try:
                 action()
-            except Exception:
+            except (
+                BaseException
+            ):  # whatever it is, it must not end this thread: every later deadline is waiting for it
                 report_exception("a deadline's action raised")
-            del action
+            del action  # not kept alive until the next one is due
 
 
 _watchdog: Watchdog | None = None

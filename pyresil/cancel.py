@@ -32,28 +32,28 @@ class SignalSafeEvent(threading.Event):
 
     def __init__(self) -> None:
         super().__init__()
-        self._set = False
+        self._flag = False  # the stock class's name: its repr reads it
         self._parkers: dict[int, Parker] = {}
 
     def is_set(self) -> bool:
         """Whether it was set."""
-        return self._set
+        return self._flag
 
     isSet = is_set  # noqa: N815 - the stock class has it
 
     def set(self) -> None:
         """Set it and wake everybody who waits."""
-        self._set = True
+        self._flag = True
         for parker in list(self._parkers.values()):
             parker.unpark()
 
     def clear(self) -> None:
         """Unset it."""
-        self._set = False
+        self._flag = False
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set, at most ``timeout`` real seconds; returns whether it is."""
-        if self._set:
+        if self._flag:
             return True
         parker = Parker()
         self._parkers[id(parker)] = parker

@@ -40,7 +40,7 @@ def report_exception(what: str) -> None:
     """Log the exception that is being handled: a listener or a callback raised it, and no outcome may change."""
     import logging
 
-    logging.getLogger("pyresil").error("%s", what)
+    logging.getLogger("pyresil").error("%s", what, exc_info=True)  # noqa: LOG014 - called from handlers
 
 
 def _picklable(value: object) -> bool:

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+
+import pytest
+
+from pyresil.cancel import CancelToken, SignalSafeEvent
+from pyresil.errors import CancelledError, ConfigurationError, TimeoutExceededError
+from pyresil.testing import ManualClock
+from tests.support.processes import run_python, wait_until
+
+
+def test_it_reads_like_an_event():
+    token = CancelToken()
+    assert (token.is_set(), token.wait(0.0), token.reason, token.remaining()) == (False, False, None, None)
+    token.raise_if_cancelled()
+    assert token.cancel("stop") is True
+    assert token.cancel("again") is False
+    assert (token.is_set(), token.wait(), token.reason) == (True, True, "stop")
+    with pytest.raises(CancelledError, match="stop"):
+        token.raise_if_cancelled()
+
+
+def test_a_reason_that_is_an_exception_is_raised_itself():
+    token = CancelToken()
+    reason = KeyError("why")
+    token.cancel(reason)
+    with pytest.raises(KeyError) as caught:
+        token.raise_if_cancelled()
+    assert caught.value is reason
+
+
+def test_a_deadline_needs_no_thread():
+    clock = ManualClock()
+    token = CancelToken(timeout="10s", clock=clock)
+    clock.advance(9)
+    assert token.remaining() == 1
+    assert not token.is_set()
+    clock.advance(1)
+    assert token.is_set()
+    assert token.remaining() == 0
+    assert isinstance(token.reason, TimeoutExceededError)
+    with pytest.raises(TimeoutExceededError, match="10 s"):
+        token.raise_if_cancelled()
+    assert clock.timers == 0
+
+
+@pytest.mark.parametrize("bad", [-1, "soon", True, float("nan")])
+def test_a_bad_timeout_is_refused(bad):
+    with pytest.raises(ConfigurationError, match="cancel token"):
+        CancelToken(timeout=bad)
+
+
+def test_children_follow_and_never_lead():
+    clock = ManualClock()
+    parent = CancelToken(timeout=60, clock=clock)
+    child, sibling = parent.child(timeout=10), parent.child()
+    assert (child.remaining(), sibling.remaining()) == (10, 60)
+    child.cancel()
+    assert not parent.is_set()
+    assert not sibling.is_set()
+    parent.cancel("all")
+    assert sibling.reason == "all"
+
+
+def test_callbacks_run_once_in_order_and_one_that_raises_stops_nobody(caplog):
+    token = CancelToken()
+    seen = []
+    token.on_cancel(lambda: seen.append(1))
+    token.on_cancel(lambda: 1 / 0)
+    remove = token.on_cancel(lambda: seen.append("removed"))
+    token.on_cancel(lambda: seen.append(3))
+    remove()
+    remove()
+    token.cancel()
+    token.cancel()
+    assert seen == [1, 3]
+    token.on_cancel(lambda: seen.append("late"))
+    assert seen == [1, 3, "late"]
+    assert "callback raised" in caplog.text
+
+
+def test_a_callback_on_a_child_runs_when_the_parent_is_cancelled():
+    parent = CancelToken()
+    seen = []
+    parent.child().child().on_cancel(lambda: seen.append(1))
+    parent.cancel()
+    assert seen == [1]
+
+
+def test_a_deadline_fires_callbacks_and_the_event():
+    clock = ManualClock()
+    parent = CancelToken(timeout=5, clock=clock)
+    token = parent.child()
+    seen = []
+    token.on_cancel(lambda: seen.append(clock.elapsed))
+    event = token.as_event()
+    assert isinstance(event, threading.Event)
+    assert token.as_event() is event
+    clock.advance(4)
+    assert (seen, event.is_set()) == ([], False)
+    clock.advance(4)
+    assert (seen, event.is_set()) == ([5.0], True)
+
+
+def test_waiting_ends_with_the_token():
+    token = CancelToken()
+    thread = threading.Thread(target=token.cancel)
+    begun = time.monotonic()
+    threading.Timer(0.05, thread.start).start()
+    assert token.wait(10) is True
+    assert time.monotonic() - begun < 5
+    assert CancelToken(timeout=0.05).wait() is True
+
+
+def test_a_wait_leaves_nothing_behind():
+    parent = CancelToken()
+    token = parent.child()
+    for _ in range(100):
+        token.wait(0.0001)
+    assert (token._callbacks, parent._callbacks) == ({}, {})
+
+
+def test_a_token_that_is_done_lets_callbacks_and_timers_go():
+    clock = ManualClock()
+    parent = CancelToken()
+    token = CancelToken._make(clock, (parent,), None)
+    token._deadline = clock.monotonic() + 60
+
+    class Thing:
+        def act(self):
+            raise AssertionError
+
+    thing = Thing()
+    gone = weakref.ref(thing)
+    token.on_cancel(thing.act)
+    del thing
+    assert clock.timers == 1
+    token._close()
+    assert (clock.timers, parent._callbacks) == (0, {})
+    assert gone() is None
+    parent.cancel()
+
+
+def test_a_token_dies_without_the_collector():
+    gc.disable()
+    try:
+        token = CancelToken(timeout=60, clock=ManualClock())
+        child = token.child()
+        child.as_event()
+        child.on_cancel(print)
+        gone = weakref.ref(token)
+        child._close()
+        del token, child
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_cancel_and_register_race_and_every_callback_runs_once():
+    for _ in range(300):
+        token = CancelToken()
+        seen = []
+        barrier = threading.Barrier(3)
+
+        def register(token=token, seen=seen, barrier=barrier):
+            barrier.wait()
+            for _ in range(5):
+                token.on_cancel(lambda: seen.append(1))
+
+        def cancel(token=token, barrier=barrier):
+            barrier.wait()
+            token.cancel()
+
+        threads = [threading.Thread(target=target) for target in (register, register, cancel)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(seen) == 10
+
+
+def test_the_event_is_a_real_event():
+    event = SignalSafeEvent()
+    assert "unset" in repr(event)
+    assert event.wait(0.01) is False
+    event.set()
+    assert event.wait() is True
+    assert ": set" in repr(event)
+    event.clear()
+    assert not event.is_set()
+    woken = []
+    threads = [threading.Thread(target=lambda: woken.append(event.wait(10))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(event._parkers) == 4)
+    event.set()
+    for thread in threads:
+        thread.join(5)
+    assert woken == [True] * 4
+    assert event._parkers == {}
+
+
+@pytest.mark.parametrize("what", ["event.set", "token.cancel"])
+def test_a_handler_may_set_what_its_own_thread_waits_for(what):
+    """The stock Event hung in some of such processes: the handler needs the lock that the interrupted wait holds."""
+    done = run_python(
+        f"""
+        import signal, sys
+        from pyresil.cancel import CancelToken, SignalSafeEvent
+        sys.setswitchinterval(1e-5)
+        rounds = 0
+        for _ in range(1500):
+            event, token = SignalSafeEvent(), CancelToken()
+            signal.signal(signal.SIGALRM, lambda *_: {what}())
+            signal.setitimer(signal.ITIMER_REAL, 0.00005 + rounds % 50 * 0.00001)
+            assert {"event.wait(10)" if what == "event.set" else "token.wait(10)"}
+            rounds += 1
+        print(rounds)
+        """,
+    )
+    assert done.stdout.strip() == "1500"
