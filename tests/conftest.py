@@ -12,8 +12,10 @@ Servers start when a test first asks for them, serve the whole run, and are stop
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
 import shutil
+import sys
 import tempfile
 import uuid
 
@@ -24,6 +26,13 @@ from tests.support.postgres import PostgresServer, postgres_versions
 from tests.support.processes import Process, environment, python_command
 from tests.support.proxy import TcpProxy
 from tests.support.valkey import ValkeyCluster, ValkeySentinel, ValkeyServer, redis_binaries
+
+
+def pytest_configure(config):
+    """`TEST_SWITCH_INTERVAL=1e-6` makes threads change places as often as they can, to bring races to light."""
+    interval = os.environ.get("TEST_SWITCH_INTERVAL")
+    if interval:
+        sys.setswitchinterval(float(interval))
 
 
 @contextlib.contextmanager
