@@ -49,6 +49,14 @@ if TYPE_CHECKING:
     from pyresil.outcome import caused_by as caused_by
     from pyresil.policy import BoundPolicy as BoundPolicy
     from pyresil.policy import Policy as Policy
+    from pyresil.stores.backend import Backend as Backend
+    from pyresil.stores.backend import connect as connect
+    from pyresil.stores.base import Granted as Granted
+    from pyresil.stores.base import Held as Held
+    from pyresil.stores.base import LockInfo as LockInfo
+    from pyresil.stores.base import LockStore as LockStore
+    from pyresil.stores.memory import MemoryLockStore as MemoryLockStore
+    from pyresil.stores.sqlite import SQLiteLockStore as SQLiteLockStore
     from pyresil.strategies.fallback import Fallback as Fallback
     from pyresil.strategies.retry import Retry as Retry
     from pyresil.strategy import Call as Call
@@ -70,6 +78,10 @@ _HOMES = {
     "pyresil.outcome": ("Success", "Failure", "caused_by"),
     "pyresil.events": ("Event", "subscribe"),
     "pyresil.strategy": ("Strategy", "Guard", "Stepper", "Call"),
+    "pyresil.stores.backend": ("connect", "Backend"),
+    "pyresil.stores.base": ("LockStore", "Granted", "Held", "LockInfo"),
+    "pyresil.stores.memory": ("MemoryLockStore",),
+    "pyresil.stores.sqlite": ("SQLiteLockStore",),
     "pyresil.errors": (
         "PyresilError",
         "ConfigurationError",

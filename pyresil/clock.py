@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -109,17 +110,18 @@ class Clock(ABC):
         return None
 
 
-def _boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 class SystemClock(Clock):
     """The machine's own clocks."""
 
     # The builtins themselves, so that a hot path pays for one call only.
     monotonic = staticmethod(time.monotonic)
     wall = staticmethod(time.time)
-    boottime = staticmethod(_boottime if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic)
+    # A partial and no function of ours: SQLite calls it while it holds a file's write lock, where no signal handler may run.
+    boottime = staticmethod(
+        partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+        if hasattr(time, "CLOCK_BOOTTIME")
+        else time.monotonic
+    )
 
     def park(self, parker: Parker, timeout: float | None) -> bool:
         """Wait on ``parker`` in real time."""

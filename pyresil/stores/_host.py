@@ -1,0 +1,106 @@
+"""What a host says of itself: which boot this is, how its clocks compare, and what kind of file system a path is on."""
+
+from __future__ import annotations
+
+import os
+
+from pyresil.errors import StoreError
+
+#: File systems whose locks or shared memory do not work between hosts, which WAL needs.
+_NETWORK = {
+    "afs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "davfs",
+    "fuse.ceph",
+    "fuse.glusterfs",
+    "fuse.s3fs",
+    "fuse.sshfs",
+    "glusterfs",
+    "gpfs",
+    "lustre",
+    "ncpfs",
+    "nfs",
+    "nfs4",
+    "smb2",
+    "smb3",
+    "smbfs",
+}
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - pathlib costs 5 ms of import
+            return file.read()
+    except OSError:
+        return None
+
+
+def _link(path: str) -> str | None:
+    try:
+        return os.readlink(path)  # noqa: PTH115 - pathlib costs 5 ms of import
+    except OSError:
+        return None
+
+
+def boot_id() -> str:
+    """A word that changes with every boot of this host; its clocks since boot compare only within one."""
+    found = _read("/proc/sys/kernel/random/boot_id")
+    if found:
+        return found.strip()
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
+def boottime_offset() -> float:
+    """Seconds by which this process's clock since boot is ahead of the host's.
+
+    A process in a time namespace sees the same boot id and another clock. Subtracting the offset makes the clocks of all
+    processes of a host comparable; without it one in a namespace would steal a lease that is held.
+
+    Raises:
+        StoreError: The process left its namespace halfway, so that its own offset cannot be known.
+    """
+    here = _link("/proc/self/ns/time")
+    if here is None:
+        return 0.0  # no time namespaces in this kernel, or no Linux
+    if here != _link("/proc/self/ns/time_for_children"):
+        raise StoreError(
+            "this process called unshare() for a new time namespace that only its children are in, so its clock cannot be "
+            "compared with other processes': start it with 'unshare --time --fork', or use a server as the store"
+        )
+    for line in (_read("/proc/self/timens_offsets") or "").splitlines():
+        words = line.split()
+        if len(words) == 3 and words[0] == "boottime":
+            return int(words[1]) + int(words[2]) / 1e9
+    return 0.0
+
+
+def network_file_system(path: str) -> str | None:
+    """The kind of network file system that ``path`` is on; None for a local one, or where nothing is known."""
+    real = os.path.realpath(path)
+    best, kind = -1, None
+    for line in (_read("/proc/self/mountinfo") or "").splitlines():
+        left, _, right = line.partition(" - ")
+        fields, rest = left.split(), right.split()
+        if len(fields) < 5 or not rest:
+            continue
+        # Blanks, tabs, line ends and backslashes in a mount point are written in octal.
+        mount = fields[4]
+        for octal, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+            mount = mount.replace(octal, char)
+        if (real == mount or real.startswith(mount.rstrip("/") + "/")) and len(mount) >= best:
+            best, kind = len(mount), rest[0]
+    return kind if kind in _NETWORK else None

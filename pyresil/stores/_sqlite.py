@@ -1,0 +1,311 @@
+"""One SQLite file that belongs to pyresil: opening and checking it, connections, and being patient with its lock.
+
+A connection serves one call at a time and never crosses a fork. Statements are single and autocommitted. While another
+process writes, the call retries after a random wait of up to a millisecond on its own: the driver's back-off is unfair under
+eight processes and blocks every greenlet of the process.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pyresil.clock import SYSTEM
+from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
+from pyresil.stores._host import boot_id, boottime_offset, network_file_system
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable
+
+    from pyresil.clock import Clock
+
+#: "pRsl", in the header of the file: what tells it from another application's.
+APPLICATION_ID = 0x7052736C
+#: Layout of the file as a whole.
+FORMAT = 1
+
+_MAX_IDLE = 8
+_TABLES = "SELECT name, sql FROM sqlite_master WHERE type = 'table'"
+
+# SQLite's primary result codes.
+_PERM, _BUSY, _LOCKED, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 3, 5, 6, 8, 10, 11, 13, 14, 26
+
+#: Connections that a forked child found: kept, because closing one there could spoil the parent's.
+_inherited: list[object] = []
+
+
+class Connection:
+    """An open connection, and the file that it has open."""
+
+    __slots__ = ("db", "file", "pid")
+
+    def __init__(self, db: sqlite3.Connection, file: tuple[int, int], pid: int) -> None:
+        self.db = db
+        self.file = file
+        self.pid = pid
+
+
+class SQLiteFile:
+    """Connections to one file, opened when they are first needed.
+
+    Args:
+        path: The file; missing folders are made with mode 0700, a missing file with 0600.
+        schema: Tables of this store: name to the statement that creates it.
+        clock: The clock that rows expire on.
+        what: What to call it in messages.
+
+    Raises:
+        ConfigurationError: ``path`` is no path.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], schema: dict[str, str], clock: Clock | None) -> None:
+        try:
+            text: object = os.fspath(path)
+        except TypeError:
+            text = None
+        if not isinstance(text, str) or not text or "\0" in text or text == ":memory:":
+            raise ConfigurationError(f"SQLite store: path must be the path of a file, got {path!r}")
+        self.path = os.path.abspath(text)  # noqa: PTH100 - a later chdir must not move it; pathlib costs 5 ms
+        self.where = f"SQLite store {self.path}"
+        self._schema = schema
+        self._given_clock = clock
+        self._clock = clock or SYSTEM
+        self._idle: list[Connection] = []
+        self._boot: str | None = None
+        self._offset_us = 0
+
+    @property
+    def boot(self) -> str:
+        """Id of this boot; rows of another one are free."""
+        if self._boot is None:
+            if self._given_clock is None:
+                self._offset_us = round(boottime_offset() * 1e6)
+            self._boot = boot_id()
+        return self._boot
+
+    @property
+    def offset_us(self) -> int:
+        """What to take off the clock so that all processes of the host agree, in microseconds."""
+        return self._offset_us if self.boot else 0
+
+    def run(
+        self, statements: Callable[[Callable[[str, dict[str, Any]], list[Any]]], Any], timeout: float
+    ) -> Any:
+        """Call ``statements(execute)`` until the file is not busy.
+
+        Args:
+            statements: Runs one autocommitted statement, or only reads; may be called again.
+            timeout: Seconds until it gives up.
+
+        Returns:
+            What ``statements`` returned.
+        """
+        deadline = SYSTEM.monotonic() + timeout
+        while True:
+            connection: Connection | None = None
+            try:
+                connection = self._take()
+                answer = statements(_executor(connection.db))
+            except Exception as error:
+                if connection is not None and not _is_busy(error):
+                    self._discard(connection)
+                    connection = None
+                if not _is_busy(error):
+                    self._translate(error)
+                if SYSTEM.monotonic() >= deadline:
+                    raise StoreUnavailableError(
+                        f"{self.where} is busy: another process held its write lock for {timeout:g} s"
+                    ) from error
+            else:
+                return answer
+            finally:
+                if connection is not None:
+                    self._give_back(connection)
+            SYSTEM.sleep(SYSTEM.random() * 0.001)
+
+    def _take(self) -> Connection:
+        pid = os.getpid()
+        file = self._identity()
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                break  # another thread was faster
+            if connection.pid != pid:
+                _inherited.append(connection)
+            elif connection.file != file:
+                connection.db.close()  # somebody removed or replaced the file
+            else:
+                return connection
+        return self._open(pid)
+
+    def _give_back(self, connection: Connection) -> None:
+        if connection.pid != os.getpid():
+            _inherited.append(connection)
+        elif len(self._idle) < _MAX_IDLE:
+            self._idle.append(connection)
+        else:
+            connection.db.close()
+
+    def _discard(self, connection: Connection) -> None:
+        if connection.pid == os.getpid():
+            connection.db.close()
+        else:
+            _inherited.append(connection)
+
+    def close(self) -> None:
+        """Close idle connections."""
+        while self._idle:
+            self._discard(self._idle.pop())
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)  # noqa: PTH116 - on every call, and pathlib costs 5 ms of import
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _open(self, pid: int) -> Connection:
+        import sqlite3
+
+        if sqlite3.sqlite_version_info < (3, 35):
+            raise StoreError(
+                f"{self.where}: SQLite 3.35 or later is needed, this Python has {sqlite3.sqlite_version}"
+            )
+        self._make_file()
+        file = self._identity()
+        # No statement waits in the driver (timeout=0); a connection moves between threads, one at a time.
+        db = sqlite3.connect(self.path, timeout=0.0, isolation_level=None, check_same_thread=False)
+        try:
+            db.create_function("pyresil_now", 0, self._clock.boottime)
+            self._prepare(db)
+        except BaseException:
+            db.close()
+            raise
+        if file is None or file != self._identity():
+            db.close()
+            raise StoreUnavailableError(f"{self.where}: the file was replaced while it was opened; try again")
+        return Connection(db, file, pid)
+
+    def _make_file(self) -> None:
+        if self._identity() is not None:
+            if os.path.isdir(self.path):  # noqa: PTH112 - pathlib costs 5 ms of import
+                raise StoreError(f"{self.where} is a folder: name a file in it, such as {self.path}/locks.db")
+        else:
+            self._make_folder(os.path.dirname(self.path))  # noqa: PTH120 - as above
+            try:
+                os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            except OSError as error:
+                self._translate(error)
+        kind = network_file_system(self.path)
+        if kind is not None:
+            raise StoreError(
+                f"{self.where} is on a network file system ({kind}), where SQLite cannot lock: use a local path, or a "
+                "Redis or PostgreSQL store"
+            )
+
+    def _make_folder(self, folder: str) -> None:
+        if os.path.isdir(folder):  # noqa: PTH112 - as above
+            return
+        self._make_folder(os.path.dirname(folder))  # noqa: PTH120 - as above
+        try:
+            os.mkdir(folder, 0o700)  # noqa: PTH102 - as above
+        except FileExistsError:
+            pass
+        except OSError as error:
+            self._translate(error)
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        """Check that the file is ours, and make what is missing."""
+        execute = _executor(db)
+        execute("BEGIN", {})  # one snapshot: another process may be making the tables just now
+        ((application,),) = execute("PRAGMA application_id", {})
+        ((version,),) = execute("PRAGMA user_version", {})
+        tables = dict(execute(_TABLES, {}))
+        execute("COMMIT", {})
+        if application != APPLICATION_ID and (application or version or tables):
+            raise StoreError(
+                f"{self.where} is another application's SQLite file: give pyresil a file of its own (--store, PYRESIL_STORE)"
+            )
+        if application == APPLICATION_ID and version != FORMAT:
+            raise StoreError(
+                f"{self.where} has another version's layout ({version}, this is {FORMAT}): use one version of pyresil on a "
+                "file, or name another file"
+            )
+        ((mode,),) = execute("PRAGMA journal_mode=WAL", {})
+        if mode != "wal":
+            raise StoreError(f"{self.where}: the file system does not support SQLite's WAL: use a local path")
+        execute("PRAGMA synchronous=FULL", {})
+        if application == APPLICATION_ID and self._schema.keys() <= tables.keys():
+            self._check_tables(tables)
+            return
+        execute("BEGIN IMMEDIATE", {})
+        try:
+            for name, sql in self._schema.items():
+                if name not in tables:
+                    execute(sql.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS"), {})
+            execute(f"PRAGMA application_id={APPLICATION_ID}", {})
+            execute(f"PRAGMA user_version={FORMAT}", {})
+            execute("COMMIT", {})
+        except BaseException:
+            if db.in_transaction:
+                db.rollback()
+            raise
+        self._check_tables(dict(execute(_TABLES, {})))
+
+    def _check_tables(self, tables: dict[str, str]) -> None:
+        for name, sql in self._schema.items():
+            if tables.get(name) != sql:
+                raise StoreError(
+                    f"{self.where}: table {name!r} is another version's table: use one version of pyresil on a file, or "
+                    "name another file"
+                )
+
+    def _translate(self, error: Exception) -> NoReturn:
+        """Raise what the error means to a user, in one line that says what to do."""
+        if isinstance(error, (StoreError, ConfigurationError)):
+            raise error
+        if isinstance(error, OSError):
+            raise StoreError(
+                f"{self.where} cannot be created ({error.strerror}): name a file in a folder that this user can write to"
+            ) from error
+        code = getattr(error, "sqlite_errorcode", None)
+        if code is None:
+            raise error
+        primary = code & 0xFF
+        if primary in {_NOTADB, _CORRUPT}:
+            raise StoreError(
+                f"{self.where} is no SQLite database, or damaged ({error}): move it away and a new one is made; tokens go on "
+                "growing"
+            ) from error
+        if primary in {_READONLY, _PERM}:
+            raise StoreError(
+                f"{self.where} cannot be written ({error}): give this user write access to the file and its folder"
+            ) from error
+        if primary == _CANTOPEN:
+            raise StoreError(
+                f"{self.where} cannot be opened ({error}): give this user access to the file and write access to its folder"
+            ) from error
+        if primary == _FULL:
+            raise StoreUnavailableError(f"{self.where}: the disk is full: make room") from error
+        if primary == _IOERR:
+            raise StoreUnavailableError(
+                f"{self.where}: the disk failed ({error}): is it full or gone?"
+            ) from error
+        raise StoreError(f"{self.where}: {error}") from error
+
+
+def _executor(db: sqlite3.Connection) -> Callable[[str, dict[str, Any]], list[Any]]:
+    def execute(sql: str, values: dict[str, Any]) -> list[Any]:
+        # Execute and fetch in one call into C: between two, a signal handler could run while the statement still holds the
+        # write lock, and wait for it in vain.
+        return list(chain.from_iterable(map(db.execute, (sql,), (values,))))
+
+    return execute
+
+
+def _is_busy(error: Exception) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in {_BUSY, _LOCKED}

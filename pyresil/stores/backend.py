@@ -1,0 +1,169 @@
+"""`connect`: one connection to a server or file by URL, from which all stores come."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NoReturn
+
+from pyresil.errors import ConfigurationError
+from pyresil.stores.base import DEFAULT_PREFIX, check_prefix
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from pyresil.clock import Clock
+    from pyresil.stores.base import LockStore
+
+__all__ = ["Backend", "connect"]
+
+_KNOWN = {
+    "memory": "memory:",
+    "sqlite": "sqlite:///path/to/file.db",
+    "redis": "redis://host:6379/0",
+    "rediss": "rediss://host:6379/0",
+    "redis+sentinel": "redis+sentinel://host:26379,host2:26379/service/0",
+    "redis+cluster": "redis+cluster://host:7000",
+    "postgresql": "postgresql://user@host/database",
+}
+
+
+def connect(url: str, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None) -> Backend:
+    """A backend for all shared state of one service. Nothing is opened before its first use.
+
+    Args:
+        url: ``"memory:"``, ``"sqlite:///path"`` (three slashes for a relative path, four for an absolute one),
+            ``"redis://…"``, ``"rediss://…"``, ``"redis+sentinel://host,host/service/0"``, ``"redis+cluster://…"`` or
+            ``"postgresql://…"``.
+        prefix: Put before every key; one for each service. A brace in it is refused.
+        clock: The clock of waiting, and of expiry where the store has no clock of its own (memory).
+
+    Returns:
+        The `Backend`.
+
+    Raises:
+        ConfigurationError: The URL or the prefix is at fault; a password in the URL is not shown.
+        ImportError: The client library is missing; the text names the extra to install.
+    """
+    return Backend(url, prefix, clock)
+
+
+def _refuse(must: str) -> NoReturn:
+    raise ConfigurationError(f"connect: {must}")
+
+
+def _scheme_of(url: object) -> tuple[str, str]:
+    """The scheme and the rest of a URL."""
+    known = ", ".join(_KNOWN.values())
+    if not isinstance(url, str):
+        _refuse(f"url must be a string such as {known}, got {type(url).__name__}")
+    scheme, colon, rest = url.strip().partition(":")
+    scheme = scheme.lower()
+    if scheme == "postgres":
+        scheme = "postgresql"
+    if not colon or scheme not in _KNOWN:
+        shown = f"scheme {scheme!r}" if colon else "a URL without a scheme"
+        _refuse(f"url must be one of {known}; got {shown}")
+    return scheme, rest
+
+
+class Backend:
+    """The stores that share one server or file.
+
+    Attributes:
+        url: The URL without user name and password.
+        prefix: What stands before every key.
+    """
+
+    def __init__(self, url: str, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None) -> None:
+        self._scheme, rest = _scheme_of(url)
+        self.prefix = check_prefix(prefix, "connect")
+        self._url = url.strip()
+        self._clock = clock
+        self.url = f"{self._scheme}:{_without_password(rest)}"
+        self._locks: LockStore | None = None
+        self._path = ""
+        if self._scheme == "memory" and rest not in {"", "//"}:
+            _refuse(f"url must be memory: and nothing more, got {self.url}")
+        if self._scheme == "sqlite":
+            self._path = _path_of(rest)
+        elif self._scheme != "memory" and not rest.startswith("//"):
+            _refuse(f"url must be like {_KNOWN[self._scheme]}")
+        if self._scheme.startswith("redis"):
+            _require("redis", "redis")
+        elif self._scheme == "postgresql":
+            _require("psycopg", "postgres")
+
+    @property
+    def locks(self) -> LockStore:
+        """The lock store; the same object every time."""
+        if self._locks is None:
+            fresh = self._make_locks()
+            if self._locks is None:
+                self._locks = fresh
+        return self._locks
+
+    def _make_locks(self) -> LockStore:
+        if self._scheme == "memory":
+            from pyresil.stores.memory import MemoryLockStore
+
+            return MemoryLockStore(self._clock)
+        if self._scheme == "sqlite":
+            from pyresil.stores.sqlite import SQLiteLockStore
+
+            return SQLiteLockStore(self._path, prefix=self.prefix)
+        _refuse(f"{self._scheme} has no lock store")
+
+    def close(self) -> None:
+        """Close what was opened here. It opens again when it is used again."""
+        if self._locks is not None:
+            self._locks.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Backend {self.url} prefix={self.prefix!r}>"
+
+
+def _path_of(rest: str) -> str:
+    """The file that a sqlite URL names."""
+    path = rest.removeprefix("///") if rest.startswith("///") else ""
+    if "?" in path or "#" in path:
+        _refuse(f"a sqlite URL takes no options and no fragment, got sqlite:{rest}")
+    if "%" in path:
+        from urllib.parse import unquote
+
+        path = unquote(path)
+    if not path or path == ":memory:":
+        _refuse(
+            "a sqlite URL names a file after three slashes: sqlite:///relative.db or sqlite:////srv/app/absolute.db, got "
+            f"sqlite:{rest}"
+        )
+    first, slash, _ = path.partition("/")
+    if slash and first and not os.path.isdir(first) and os.path.isdir(f"/{first}"):  # noqa: PTH112 - pathlib costs 5 ms
+        # cron's working folder is another than the application's: two files would exclude nobody.
+        _refuse(
+            f"sqlite:{rest} names {path!r} below the working folder: for /{path} write four slashes, sqlite:/{rest}"
+        )
+    return path
+
+
+def _without_password(rest: str) -> str:
+    """The URL after its scheme, without what stands before the last @ of its host, and without its options."""
+    if not rest.startswith("//"):
+        return rest
+    host, slash, path = rest[2:].partition("/")
+    return f"//{host.rpartition('@')[2].partition('?')[0]}{slash}{path.partition('?')[0]}"
+
+
+def _require(module: str, extra: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec(module) is None:
+        raise ImportError(f'{module} is not installed: pip install "pyresil[{extra}]"', name=module)

@@ -1,0 +1,454 @@
+from __future__ import annotations
+
+import os
+import pathlib
+import sqlite3
+import stat
+import sys
+import threading
+
+import pytest
+
+from pyresil.clock import SYSTEM
+from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
+from pyresil.stores import _host, _sqlite
+from pyresil.stores.base import Granted, Held
+from pyresil.stores.sqlite import SQLiteLockStore
+from pyresil.testing import ManualClock
+from tests.support.processes import run_python
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "locks.db"
+
+
+@pytest.fixture
+def store(path):
+    with SQLiteLockStore(path) as made:
+        yield made
+
+
+def raw(path, sql, *args):
+    db = sqlite3.connect(path)
+    try:
+        with db:
+            return db.execute(sql, args).fetchall()
+    finally:
+        db.close()
+
+
+def one_line(error):
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+def test_nothing_is_opened_by_the_constructor(path):
+    SQLiteLockStore(path / "deep" / "down")
+    assert not path.exists()
+
+
+def test_missing_folders_and_the_file_are_private(tmp_path):
+    path = tmp_path / "a" / "b" / "locks.db"
+    before = os.umask(0)
+    try:
+        SQLiteLockStore(path).acquire("k", "a", 1_000)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(path.parent.parent.stat().st_mode) == 0o700
+
+
+def test_it_writes_ahead_and_syncs_every_commit(store, path):
+    store.acquire("k", "a", 1_000)
+    assert raw(path, "PRAGMA journal_mode") == [("wal",)]
+    (connection,) = store._file._idle
+    assert connection.db.execute("PRAGMA synchronous").fetchall() == [(2,)]
+    assert connection.db.execute("PRAGMA busy_timeout").fetchall() == [(0,)]
+
+
+@pytest.mark.parametrize("bad", [None, 5, "", b"x", "a\0b", ":memory:"])
+def test_what_is_no_path_is_refused(bad):
+    with pytest.raises(ConfigurationError, match="path must be"):
+        SQLiteLockStore(bad)
+
+
+@pytest.mark.parametrize("bad", [0, -1, float("nan"), True, "x"])
+def test_a_bad_timeout_is_refused(path, bad):
+    with pytest.raises(ConfigurationError, match="SQLite store: timeout"):
+        SQLiteLockStore(path, timeout=bad)
+
+
+@pytest.mark.parametrize("bad", ["a{b", "}", None, "\n", "x" * 101])
+def test_a_bad_prefix_is_refused(path, bad):
+    with pytest.raises(ConfigurationError, match="prefix"):
+        SQLiteLockStore(path, prefix=bad)
+
+
+def test_prefixes_keep_services_apart(path):
+    one, two = SQLiteLockStore(path, prefix="one:"), SQLiteLockStore(path, prefix="two:")
+    assert isinstance(one.acquire("k", "a", 60_000), Granted)
+    assert isinstance(two.acquire("k", "b", 60_000), Granted)
+    assert [info.owner for info in one.scan()] == ["a"]
+    assert [info.owner for info in two.scan("k")] == ["b"]
+
+
+def test_a_folder_is_refused(tmp_path):
+    with pytest.raises(StoreError, match="is a folder") as error:
+        SQLiteLockStore(tmp_path).acquire("k", "a", 1_000)
+    one_line(error)
+
+
+def test_another_applications_file_is_refused_and_left_alone(path):
+    raw(path, "CREATE TABLE theirs (a)")
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="another application's SQLite file") as error:
+        SQLiteLockStore(path).acquire("k", "a", 1_000)
+    one_line(error)
+    assert path.read_bytes() == before
+
+
+def test_a_file_with_another_application_id_is_refused(path):
+    raw(path, "PRAGMA application_id=1234")
+    raw(path, "CREATE TABLE pyresil_locks (key)")
+    with pytest.raises(StoreError, match="another application's"):
+        SQLiteLockStore(path).inspect("k")
+
+
+def test_another_versions_table_is_refused(store, path):
+    store.acquire("k", "a", 1_000)
+    store.close()
+    raw(path, "ALTER TABLE pyresil_locks ADD COLUMN later TEXT")
+    with pytest.raises(StoreError, match="another version's table") as error:
+        store.acquire("k", "a", 1_000)
+    one_line(error)
+
+
+def test_another_versions_layout_is_refused(store, path):
+    store.acquire("k", "a", 1_000)
+    store.close()
+    raw(path, "PRAGMA user_version=99")
+    with pytest.raises(StoreError, match="another version's layout"):
+        store.acquire("k", "a", 1_000)
+
+
+@pytest.mark.parametrize("content", [b"this is a text file, " * 100, b"SQLite format 3\0" + b"\xff" * 4096])
+def test_a_file_that_is_no_database_is_refused(path, content):
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match="no SQLite database, or damaged") as error:
+        SQLiteLockStore(path).acquire("k", "a", 1_000)
+    one_line(error)
+    assert path.read_bytes() == content
+
+
+def test_a_database_that_was_damaged_is_an_error_and_never_a_free_lock(store, path):
+    for number in range(200):
+        store.acquire(f"k{number}", "a", 60_000)
+    store.close()
+    raw(path, "PRAGMA wal_checkpoint(TRUNCATE)")
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xa5" * (size - 4096))
+    with pytest.raises(StoreError):
+        store.acquire("k5", "b", 1_000)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root drops its rights in a child")
+def test_a_read_only_folder_and_file_are_refused(tmp_path):
+    folder = tmp_path / "folder"
+    SQLiteLockStore(folder / "locks.db").acquire("k", "a", 1_000)
+    for part in [*tmp_path.parents, tmp_path]:
+        if "pytest" in part.name:
+            part.chmod(0o755)
+    folder.chmod(0o755)
+    for file in folder.iterdir():
+        file.chmod(0o644)
+    done = run_python(
+        """
+        import os, sys
+        from pyresil.errors import StoreError
+        from pyresil.stores.sqlite import SQLiteLockStore
+        import sqlite3, pyresil._validate
+        os.setgroups([]); os.setgid(65534); os.setuid(65534)
+        for path in sys.argv[1:]:
+            try:
+                print(SQLiteLockStore(path).acquire("k", "b", 1_000))
+            except StoreError as error:
+                print(type(error).__name__, error)
+        """,
+        folder / "locks.db",
+        folder / "other.db",
+        folder / "sub" / "other.db",
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3, done.stdout
+    assert all(line.startswith("StoreError SQLite store") for line in lines), done.stdout
+    assert "write" in lines[0]
+    assert "cannot be created (Permission denied)" in lines[1]
+    assert "cannot be created (Permission denied)" in lines[2]
+
+
+def test_a_full_disk_is_told_and_never_a_held_lock(store):
+    store.acquire("k", "a", 60_000)
+    (connection,) = store._file._idle
+    pages = connection.db.execute("PRAGMA page_count").fetchall()[0][0]
+    connection.db.execute(f"PRAGMA max_page_count={pages}").fetchall()
+    with pytest.raises(StoreUnavailableError, match="the disk is full: make room") as error:
+        for number in range(500):
+            store._file._idle[:] = [connection]
+            store.acquire(f"{number}" + "x" * 400, "a", 60_000)
+    one_line(error)
+
+
+def test_a_network_file_system_is_refused(path, monkeypatch):
+    info = "36 35 98:0 / / rw - ext4 /dev/root rw\n37 36 0:40 / %s rw - nfs4 server:/x rw\n"
+    monkeypatch.setattr(_host, "_read", lambda name: info % str(path.parent).replace(" ", "\\040"))
+    with pytest.raises(StoreError, match="network file system \\(nfs4\\)") as error:
+        SQLiteLockStore(path).acquire("k", "a", 1_000)
+    one_line(error)
+    assert _host.network_file_system("/") is None
+
+
+def test_busy_is_unknown_within_the_timeout(store, path):
+    store.acquire("k", "a", 60_000)
+    blocker = sqlite3.connect(path, isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    began = SYSTEM.monotonic()
+    with pytest.raises(StoreUnavailableError, match="is busy") as error:
+        store.renew("k", "a", 60_000, timeout=0.2)
+    one_line(error)
+    assert 0.2 <= SYSTEM.monotonic() - began < 3
+    assert store.inspect("k").owner == "a", "reading needs no write lock"
+    blocker.execute("COMMIT")
+    blocker.close()
+    assert store.renew("k", "a", 60_000) is True
+
+
+def test_a_call_goes_on_when_the_write_lock_is_given_back(store, path):
+    store.acquire("k", "a", 60_000)
+    blocker = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    blocker.execute("BEGIN IMMEDIATE")
+    timer = SYSTEM.spawn(lambda: (SYSTEM.sleep(0.1), blocker.execute("COMMIT")), "unblock")
+    assert store.renew("k", "a", 60_000) is True
+    timer.join(5)
+    blocker.close()
+
+
+def test_expiry_is_read_after_the_write_lock_is_held(store, path):
+    """A call that waited does not shorten the lease it then writes."""
+    store.acquire("k", "a", 60_000)
+    blocker = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    blocker.execute("BEGIN IMMEDIATE")
+    timer = SYSTEM.spawn(lambda: (SYSTEM.sleep(1.0), blocker.execute("COMMIT")), "unblock")
+    assert store.renew("k", "a", 3_000) is True
+    assert store.inspect("k").remaining_ms > 2_500
+    timer.join(5)
+    blocker.close()
+
+
+def test_a_row_of_another_boot_is_free(store, path, monkeypatch):
+    token = store.acquire("k", "a", 60_000).token
+    monkeypatch.setattr(_sqlite, "boot_id", lambda: "another")
+    after = SQLiteLockStore(path)
+    assert after.inspect("k") is None
+    assert after.scan() == []
+    assert after.renew("k", "a", 1_000) is False
+    assert after.release("k", "a") is False
+    assert after.force_release("k") is False
+    assert after.acquire("k", "a", 60_000).token > token
+
+
+@linux_only
+def test_a_process_in_a_time_namespace_does_not_steal_and_is_not_stolen_from(store, path, spawn):
+    store.acquire("k", "a", 60_000)
+    code = """
+        import sys, time
+        from pyresil.stores.sqlite import SQLiteLockStore
+        store = SQLiteLockStore(sys.argv[1])
+        print(time.clock_gettime(time.CLOCK_BOOTTIME) > 900_000, store.acquire("k", "b", 60_000), flush=True)
+        print(store.acquire("inside", "b", 60_000), flush=True)
+    """
+    from tests.support.processes import python_command
+
+    command = ["unshare", "--user", "--map-root-user", "--time", "--boottime", "1000000", "--fork"]
+    inside = spawn(command=[*command, *python_command(code, path)])
+    if inside.wait(20):
+        pytest.skip(f"no time namespaces here: {inside.output()[-200:]}")
+    first, second = inside.output().splitlines()
+    assert first.startswith("True Held(remaining_ms=5"), first
+    assert second.startswith("Granted"), second
+    refused = store.acquire("inside", "c", 1_000)
+    assert isinstance(refused, Held)
+    assert 50_000 < refused.remaining_ms <= 60_000
+
+
+def test_no_wall_clock_decides(path):
+    clock = ManualClock()
+    store = SQLiteLockStore(path, clock=clock)
+    token = store.acquire("k", "a", 60_000).token
+    clock.wall = lambda: 5.0
+    assert isinstance(store.acquire("k", "b", 1_000), Held)
+    clock.wall = lambda: 4e9
+    assert isinstance(store.acquire("k", "b", 1_000), Held)
+    clock.wall = lambda: 5.0
+    store.release("k", "a")
+    assert store.acquire("k", "b", 1_000).token > token
+
+
+def test_tokens_grow_though_the_file_was_lost(path, store):
+    token = store.acquire("k", "a", 60_000).token
+    path.unlink()
+    for suffix in ("-wal", "-shm"):
+        pathlib.Path(f"{path}{suffix}").unlink(missing_ok=True)
+    assert store.renew("k", "a", 60_000) is False, "a lease in a file that is gone is nobody's"
+    assert store.acquire("k", "b", 60_000).token > token
+
+
+def test_a_file_that_was_replaced_is_noticed(path, store):
+    store.acquire("k", "a", 60_000)
+    path.rename(path.with_suffix(".old"))
+    for suffix in ("-wal", "-shm"):
+        pathlib.Path(f"{path}{suffix}").unlink(missing_ok=True)
+    SQLiteLockStore(path).acquire("k", "b", 60_000)
+    assert store.renew("k", "a", 60_000) is False
+    assert store.inspect("k").owner == "b"
+
+
+def test_rows_are_pruned_seven_days_after_their_last_use(path):
+    clock = ManualClock()
+    store = SQLiteLockStore(path, clock=clock)
+    store.acquire("old", "a", 1_000)
+    store.acquire("held", "a", 20 * 86_400_000)
+    clock.advance("6d")
+    store.acquire("young", "a", 1_000)
+    clock.advance("2d")
+    assert store.prune() == 1
+    assert raw(path, "SELECT key FROM pyresil_locks ORDER BY key") == [("pyresil:held",), ("pyresil:young",)]
+
+
+def test_pruning_happens_by_itself(path):
+    clock = ManualClock()
+    SQLiteLockStore(path, clock=clock).acquire("old", "a", 1_000)
+    clock.advance("8d")
+    SQLiteLockStore(path, clock=clock).acquire("new", "a", 1_000)
+    assert raw(path, "SELECT key FROM pyresil_locks") == [("pyresil:new",)]
+
+
+@pytest.mark.parametrize("token", [2**53 - 1, 2**60])
+def test_a_key_without_further_tokens_is_an_error(store, path, token):
+    store.acquire("k", "a", 1_000)
+    raw(path, "UPDATE pyresil_locks SET token = ?, expires = 0", token)
+    with pytest.raises(StoreError, match="fencing token"):
+        store.acquire("k", "b", 1_000)
+    assert raw(path, "SELECT token FROM pyresil_locks") == [(token,)]
+
+
+def test_a_forked_child_opens_its_own_connection(store, path):
+    store.acquire("k", "a", 60_000)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            good = isinstance(store.acquire("k", "b", 1_000), Held) and isinstance(
+                store.acquire("child", "b", 60_000), Granted
+            )
+            good = good and len(_sqlite._inherited) == 1
+            store.close()
+        finally:
+            os._exit(0 if good else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert store.renew("k", "a", 60_000) is True
+    assert store.inspect("child").owner == "b"
+
+
+def test_many_threads_leave_few_connections(store):
+    barrier = threading.Barrier(20)
+
+    def work(number):
+        barrier.wait(10)
+        for _ in range(3):
+            store.acquire(f"k{number}", "a", 60_000)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(store.scan()) == 20
+    assert len(store._file._idle) <= _sqlite._MAX_IDLE
+
+
+def test_a_signal_handler_that_uses_the_store_never_waits_for_the_interrupted_call(path):
+    done = run_python(
+        """
+        import signal, sys, time
+        from pyresil.stores.sqlite import SQLiteLockStore
+        store = SQLiteLockStore(sys.argv[1])
+        store.acquire("mine", "a", 60_000)
+        slowest = 0.0
+        count = 0
+
+        def handler(*_):
+            global slowest, count
+            count += 1
+            began = time.monotonic()
+            assert store.renew("mine", "a", 60_000, timeout=5.0)
+            slowest = max(slowest, time.monotonic() - began)
+            signal.setitimer(signal.ITIMER_REAL, 0.0007)
+
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.0007)
+        while count < 300:
+            store.acquire("k", "m", 60_000)
+            store.release("k", "m")
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        print(slowest)
+        """,
+        path,
+    )
+    assert float(done.stdout) < 4.0
+
+
+def test_gevent_greenlets_go_on_while_one_waits_for_the_write_lock(path):
+    done = run_python(
+        """
+        from gevent import monkey; monkey.patch_all()
+        import gevent, sqlite3, sys, time
+        from pyresil.stores.sqlite import SQLiteLockStore
+        store = SQLiteLockStore(sys.argv[1])
+        store.acquire("k", "a", 60_000)
+        blocker = sqlite3.connect(sys.argv[1], isolation_level=None)
+        blocker.execute("BEGIN IMMEDIATE")
+        ticks = 0
+
+        def tick():
+            global ticks
+            while True:
+                ticks += 1
+                gevent.sleep(0.005)
+
+        gevent.spawn(tick)
+        waiting = gevent.spawn(store.renew, "k", "a", 60_000)
+        gevent.sleep(0.3)
+        blocker.execute("COMMIT")
+        assert waiting.get(timeout=5) is True
+        print(ticks)
+        """,
+        path,
+    )
+    assert int(done.stdout) > 10
+
+
+def test_on_its_way_it_imports_little():
+    done = run_python(
+        """
+        import sys
+        from pyresil.stores.sqlite import SQLiteLockStore
+        print(*sorted(set(sys.modules) & {"dataclasses", "logging", "inspect", "random", "json", "sqlite3", "pathlib"}))
+        """
+    )
+    assert done.stdout.split() == []
