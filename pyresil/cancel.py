@@ -285,6 +285,10 @@ class CancelToken:
         self._arm()
         return registration.remove
 
+    def _notify(self, callback: Callable[[], object]) -> None:
+        """`on_cancel` for a token without a deadline and with nothing above it that is never taken back."""
+        self._callbacks[_Callback(callback)] = None
+
     def as_event(self) -> threading.Event:
         """A real `threading.Event` that is set with the token; the same object every time."""
         if self._event is None:

@@ -73,6 +73,8 @@ class Context:
     #: The execution's token (a hedge copy has its own), and the one in force, which a timeout narrows for its scope.
     _base: CancelToken | None = None
     _token: CancelToken | None = None
+    #: Wakes a caller that waits for this execution without a token: there was none to wait on yet.
+    _waker: Callable[[], object] | None = None
     _reported: Any = UNSET
     _lease: Any = None
 
@@ -245,6 +247,8 @@ class Context:
                 above = (*above, self.parent.cancel)
             fresh = CancelToken._make(self.clock, above, self.policy)
             made: CancelToken = self.__dict__.setdefault("_base", fresh)
+            if self._waker is not None:
+                made._notify(self._waker)
             return made
         return self._base
 

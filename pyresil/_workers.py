@@ -1,0 +1,116 @@
+"""Daemon threads on which work runs that its caller may walk away from; idle ones are used again.
+
+Handing a call to a thread that waits for one costs a fraction of starting a thread. A worker that had nothing to do for
+`IDLE` seconds ends. Nothing waits for workers when the interpreter exits, and a forked child starts with none. A clock that
+moves by hand gets a fresh thread for each job, through its own `Clock.spawn`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from pyresil.clock import SYSTEM, SystemClock
+from pyresil.errors import report_exception
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyresil.clock import Clock
+
+__all__ = ["submit"]
+
+#: How long a worker without work stays, in seconds.
+IDLE = 10.0
+
+_NAME = "pyresil-worker"
+
+
+class _Seat:
+    """Where one worker waits for its next job."""
+
+    __slots__ = ("job", "lock")
+
+    def __init__(self) -> None:
+        self.job: Callable[[], object] | None = None
+        # Looked up at use: gevent may have replaced it since this module was imported. Taken, and let go by who has a job.
+        self.lock = threading.Lock()  # noqa: TID251 - nobody holds it, it is what the worker sleeps on
+        self.lock.acquire()
+
+
+class Workers:
+    """The idle workers of this process, the last to become idle first: the others then have their time to end."""
+
+    def __init__(self) -> None:
+        self._idle: list[_Seat] = []
+
+    def submit(self, job: Callable[[], object]) -> None:
+        """Run ``job()`` on an idle worker, else on a new one.
+
+        Raises:
+            RuntimeError: No thread can be started: the system has none left, or the interpreter is shutting down.
+        """
+        try:
+            seat = self._idle.pop()
+        except IndexError:
+            SYSTEM.spawn(lambda: self._work(job), _NAME)
+        else:
+            seat.job = job
+            seat.lock.release()
+
+    def _work(self, first: Callable[[], object]) -> None:
+        job: Callable[[], object] | None = first
+        del first
+        seat = _Seat()
+        while job is not None:
+            try:
+                job()
+            except Exception:
+                report_exception("a worker's job raised")
+            job = seat.job = None
+            if _workers is not self:
+                return  # the work forked, and this is the child
+            self._idle.append(seat)
+            if not seat.lock.acquire(timeout=IDLE):
+                try:
+                    self._idle.remove(seat)
+                except ValueError:
+                    # Somebody took the seat and is about to leave a job on it, unless a signal handler raised there.
+                    seat.lock.acquire(timeout=IDLE)
+            job = seat.job
+
+
+_workers: Workers | None = None
+
+
+def _forget() -> None:
+    global _workers
+    _workers = None
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def submit(clock: Clock, job: Callable[[], object]) -> None:
+    """Run ``job()`` on a daemon thread, outside every context of the caller.
+
+    Args:
+        clock: Where the thread belongs.
+        job: Handles its own exceptions; others are logged.
+
+    Raises:
+        RuntimeError: No thread can be started: the system has none left, or the interpreter is shutting down.
+    """
+    global _workers
+    if type(clock) is not SystemClock:
+        clock.spawn(job, _NAME)
+        return
+    workers = _workers
+    if workers is None:
+        fresh = Workers()
+        # Test and assignment with no call in between: two threads cannot both do it.
+        if _workers is None:
+            _workers = fresh
+        workers = _workers
+    workers.submit(job)
