@@ -57,8 +57,11 @@ if TYPE_CHECKING:
     from pyresil.stores.base import LockStore as LockStore
     from pyresil.stores.memory import MemoryLockStore as MemoryLockStore
     from pyresil.stores.sqlite import SQLiteLockStore as SQLiteLockStore
+    from pyresil.strategies.bulkhead import Bulkhead as Bulkhead
+    from pyresil.strategies.bulkhead import BulkheadStats as BulkheadStats
     from pyresil.strategies.fallback import Fallback as Fallback
     from pyresil.strategies.retry import Retry as Retry
+    from pyresil.strategies.timeout import Timeout as Timeout
     from pyresil.strategy import Call as Call
     from pyresil.strategy import Guard as Guard
     from pyresil.strategy import Stepper as Stepper
@@ -72,6 +75,8 @@ _HOMES = {
     "pyresil._engine.backoff": ("Backoff", "Exponential", "Constant", "Linear", "Decorrelated"),
     "pyresil._engine.budget": ("RetryBudget",),
     "pyresil.strategies.fallback": ("Fallback",),
+    "pyresil.strategies.bulkhead": ("Bulkhead", "BulkheadStats"),
+    "pyresil.strategies.timeout": ("Timeout",),
     "pyresil.context": ("Context", "current_context", "current_lease", "fencing_token"),
     "pyresil.cancel": ("CancelToken",),
     "pyresil.clock": ("Clock", "SystemClock"),

@@ -129,7 +129,10 @@ def _raise_other(after: Outcome[Any] | None, error: BaseException | None) -> Non
     if isinstance(after, Failure) and after.error is not error:
         if error is not None and not isinstance(error, Exception):
             return
-        raise after.error from error
+        try:
+            raise after.error from error
+        finally:
+            after = None  # an error whose traceback holds this frame must not be held by it
 
 
 class _Loop:

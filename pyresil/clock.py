@@ -87,6 +87,14 @@ class Clock(ABC):
     def park(self, parker: Parker, timeout: float | None) -> bool:
         """Wait on ``parker`` for at most ``timeout`` seconds of this clock; True when woken."""
 
+    def waker(self, parker: Parker) -> Callable[[], object]:
+        """What wakes ``parker``, for code where no signal handler may run between a decision and the waking.
+
+        On the system's clock it is one C function, which raises ``RuntimeError`` or ``ValueError`` where the parker is awake
+        already.
+        """
+        return parker.unpark
+
     @abstractmethod
     def random(self) -> float:
         """A random number in [0, 1)."""
@@ -126,6 +134,10 @@ class SystemClock(Clock):
     def park(self, parker: Parker, timeout: float | None) -> bool:
         """Wait on ``parker`` in real time."""
         return parker.wait(timeout)
+
+    def waker(self, parker: Parker) -> Callable[[], object]:
+        """The method of the parker's lock itself."""
+        return parker._lock.release
 
     def random(self) -> float:
         """A random number in [0, 1), from the process-wide generator."""

@@ -31,6 +31,10 @@ _lease: ContextVar[Any] = ContextVar("pyresil_lease", default=None)
 LEAST_TIMEOUT = 0.001
 
 
+#: What each attempt and copy has for itself.
+_OWN = ("_token", "_base", "_waker", "_reported", "_properties")
+
+
 class _Unset:
     def __repr__(self) -> str:
         return "UNSET"
@@ -221,13 +225,11 @@ class Context:
     def _next(self, attempt: int) -> Context:
         """The context of a later attempt, or with the same number of a copy."""
         ctx = Context()
-        ctx.__dict__.update(
-            {
-                name: value
-                for name, value in self.__dict__.items()
-                if name not in ("_token", "_base", "_reported", "_properties")
-            }
-        )
+        # A copy in one step: a signal handler may ask for the token, and so add to ours, in the middle of a loop over it.
+        values = self.__dict__.copy()
+        for name in _OWN:
+            values.pop(name, None)
+        ctx.__dict__.update(values)
         ctx._origin = self._origin or self
         ctx.attempt = attempt
         return ctx

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Never
 
 from pyresil._engine.slots import PERMIT, Slots, Waiter
-from pyresil._logs import logger
 from pyresil._validate import Checker
 from pyresil.clock import Clock, Parker
 from pyresil.errors import BulkheadFullError
@@ -73,6 +72,9 @@ class Bulkhead(Guard[Never], Forkable):
         lock_store: object = None,
         clock: Clock | None = None,
     ) -> None:
+        # Not at the top, since it loads logging, and not when it is needed: an import is nothing for a signal handler.
+        from pyresil._logs import logger
+
         check = Checker("bulkhead", name)
         self.name = check.name(name)
         self.max_concurrent = check.integer("max_concurrent", max_concurrent)
@@ -82,6 +84,7 @@ class Bulkhead(Guard[Never], Forkable):
             check.fault("lock_store", "None: slots across processes are not available yet", lock_store)
         self._clock = check.instance("clock", clock, Clock, "a Clock or None")
         check.done()
+        self._logger = logger()
         self._slots = Slots(self.max_concurrent)
         self._watch_forks()
 
@@ -159,8 +162,7 @@ class Bulkhead(Guard[Never], Forkable):
         reason = "full"
         if self.max_queue:
             parker = Parker()
-            # The lock's own method: waking is one C call.
-            waiter = Waiter(parker._lock.release)
+            waiter = Waiter(ctx.clock.waker(parker))
             kept = False
             try:
                 if slots.join(waiter, self.max_queue):
@@ -200,7 +202,7 @@ class Bulkhead(Guard[Never], Forkable):
 
     def _rejection(self, ctx: Context, slots: Slots, reason: str) -> BulkheadFullError:
         active, queued = slots.active, len(slots.queue)
-        logger().warning(
+        self._logger.warning(
             "bulkhead %r of policy %r rejected a call: %s (%d active, %d queued)",
             self.name, ctx.policy, reason, active, queued,
         )  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
-from pyresil._logs import logger
 from pyresil._validate import Checker
 from pyresil._workers import submit
 from pyresil.clock import Clock, Parker
@@ -60,7 +59,7 @@ class Timeout(Strategy[Never]):
 
     kind = "timeout"
 
-    def __new__(cls, limit: Duration = 0, mode: str = "cooperative", **options: Any) -> Self:
+    def __new__(cls, limit: Any = None, mode: str = "cooperative", **options: Any) -> Self:  # noqa: ARG004 - `__init__` looks
         """A guard, or a strategy that decides where the work runs: which one depends on the mode."""
         if cls is Timeout:
             made: Any = object.__new__(_Abandon if mode == "abandon" else _Cooperative)
@@ -144,7 +143,9 @@ class Timeout(Strategy[Never]):
         if TimedOut.listeners:
             at = ctx.clock.wall()
             emit(
-                TimedOut(policy=ctx.policy, source=self.name or ctx.source, at=at, limit=self.limit, late=late)
+                TimedOut(
+                    policy=ctx.policy, source=self.name or ctx.source, at=at, limit=self.limit, late=late
+                )
             )
 
 
@@ -213,7 +214,7 @@ class _Handed:
     __slots__ = ("abandoned", "context", "ctx", "done", "error", "inner", "stuck", "value", "wake")
 
     def __init__(self, inner: Run, ctx: Context, wake: Any, stuck: dict[_Handed, None]) -> None:
-        self.inner: Run | None = inner
+        self.inner = inner
         self.ctx = ctx
         self.wake = wake
         self.stuck = stuck
@@ -231,7 +232,7 @@ class _Handed:
         except BaseException as error:
             self.error = error
         self.ctx._close()
-        self.inner = None
+        del self.inner
         # The caller tests ``done`` and notes ``abandoned`` in one stretch: one of the two sees the other.
         self.done = True
         if self.abandoned:
@@ -259,7 +260,11 @@ class _Abandon(Timeout, Forkable):
     """In a worker thread, whom the caller leaves at the deadline."""
 
     def __init__(self, limit: Duration, mode: str = "abandon", **options: Any) -> None:
+        # Not at the top, since it loads logging, and not when it is needed: an import is nothing for a signal handler.
+        from pyresil._logs import logger
+
         super().__init__(limit, mode, **options)
+        self._logger = logger()
         self._stuck: dict[_Handed, None] = {}
         self._watch_forks()
 
@@ -287,12 +292,13 @@ class _Abandon(Timeout, Forkable):
                 copy._limit = limit
             until: float = copy._deadline  # type: ignore[assignment]  # one of the two
             parker = Parker()
-            wake = parker._lock.release
-            handed = _Handed(inner, copy, wake, stuck)
+            handed = _Handed(inner, copy, clock.waker(parker), stuck)
             first = ctx._origin or ctx
             # With no token anywhere there is nothing to wait on but the time: making one costs a third of the whole call.
             # Should somebody ask for one meanwhile, it is told to wake us.
-            alone = first._base is None and first._given is None and first.parent is None and first._waker is None
+            alone = (
+                first._base is None and first._given is None and first.parent is None and first._waker is None
+            )
             sent = False
             try:
                 if alone:
@@ -339,7 +345,7 @@ class _Abandon(Timeout, Forkable):
         return run
 
     def _saturated(self, ctx: Context) -> TimeoutSaturatedError:
-        logger().warning(
+        self._logger.warning(
             "timeout %r of policy %r rejected a call: %d abandoned calls still run",
             self.name,
             ctx.policy,
