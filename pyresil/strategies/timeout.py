@@ -59,7 +59,16 @@ class Timeout(Strategy[Never]):
 
     kind = "timeout"
 
-    def __new__(cls, limit: Any = None, mode: str = "cooperative", **options: Any) -> Self:  # noqa: ARG004 - `__init__` looks
+    def __new__(  # the arguments are `__init__`'s: tools take the signature from here
+        cls,
+        limit: Duration,  # noqa: ARG004
+        mode: str = "cooperative",
+        *,
+        strict: bool = False,  # noqa: ARG004
+        max_abandoned: int = 32,  # noqa: ARG004
+        name: str | None = None,  # noqa: ARG004
+        clock: Clock | None = None,  # noqa: ARG004
+    ) -> Self:
         """A guard, or a strategy that decides where the work runs: which one depends on the mode."""
         if cls is Timeout:
             made: Any = object.__new__(_Abandon if mode == "abandon" else _Cooperative)
