@@ -25,7 +25,7 @@ def _flags(fn: Any) -> int:
             break
     code = getattr(fn, "__code__", None)
     if code is None and not isinstance(fn, type):
-        code = getattr(vars(type(fn)).get("__call__"), "__code__", None)
+        code = getattr(getattr(type(fn), "__call__", None), "__code__", None)  # noqa: B004 - the function itself
     return getattr(code, "co_flags", 0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyresil.durations import seconds
-from pyresil.errors import ConfigurationError
+from pyresil.errors import ConfigurationError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,7 +31,7 @@ class Checker:
 
     def fault(self, field: str, must: str, value: object) -> None:
         """Note that ``field`` must be something else than ``value``."""
-        self.faults.append(f"{field} must be {must}, got {value!r}")
+        self.faults.append(f"{field} must be {must}, got {shown(value)}")
 
     def done(self) -> None:
         """Raise one `ConfigurationError` with all faults, if there are any."""
@@ -57,13 +57,19 @@ class Checker:
         return minimum
 
     def number(self, field: str, value: object, low: float, high: float, *, open_low: bool = False) -> float:
-        """A finite number from ``low`` (itself excluded with ``open_low``) to ``high``."""
+        """A finite number from ``low`` (itself excluded with ``open_low``) to ``high``, which may be infinity."""
         given = isinstance(value, (int, float)) and not isinstance(value, bool)
         if given and low <= value <= high and not (open_low and value == low):  # type: ignore[operator]  # a number
-            return float(value)  # type: ignore[arg-type]  # a number
+            try:
+                result = float(value)  # type: ignore[arg-type]  # a number
+            except OverflowError:
+                result = float("inf")  # a whole number beyond every float
+            if result != float("inf"):
+                return result
         beyond = f"above {low:g}" if open_low else f"of {low:g} or more"
         limit = "" if high == float("inf") else f" and at most {high:g}"
-        self.fault(field, f"a number {beyond}{limit}", value)
+        number = "a finite number" if high == float("inf") else "a number"
+        self.fault(field, f"{number} {beyond}{limit}", value)
         return max(low, 1.0)
 
     def duration(self, field: str, value: Duration, *, positive: bool = True, minimum: float = 0.0) -> float:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyresil.cancel import CancelToken
 from pyresil.clock import SYSTEM, Parker
 from pyresil.durations import seconds
-from pyresil.errors import PolicyUsageError
+from pyresil.errors import ConfigurationError, PolicyUsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,12 +125,16 @@ class Context:
         Raises:
             TimeoutExceededError: Nothing is left.
             CancelledError: The execution was cancelled.
+            ConfigurationError: ``cap`` is no duration.
         """
         left = self.remaining()
-        if self._given is not None or (left is not None and left <= 0.0):
+        if (left is not None and left <= 0.0) or self._stoppable():
             self.cancel.raise_if_cancelled()
         if cap is not None:
-            limit = seconds(cap)
+            try:
+                limit = seconds(cap)
+            except ValueError as error:
+                raise ConfigurationError(f"timeout: cap {error}") from None
             left = limit if left is None else min(left, limit)
         return None if left is None else max(left, LEAST_TIMEOUT)
 
@@ -155,7 +159,7 @@ class Context:
         """The call's arguments by parameter name, defaults included.
 
         Raises:
-            PolicyUsageError: A block has no arguments.
+            PolicyUsageError: A block has no arguments, and some builtin functions do not tell their parameters.
         """
         function, args, kwargs = self._work
         if function is None:
@@ -164,7 +168,11 @@ class Context:
             )
         import inspect
 
-        bound = inspect.signature(function).bind(*args, **kwargs)
+        try:
+            signature = inspect.signature(function)
+        except ValueError as error:  # some builtins
+            raise PolicyUsageError(f"arguments() cannot name them: {error}", self.policy) from None
+        bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return dict(bound.arguments)
 
@@ -188,19 +196,21 @@ class Context:
         """Let a block be judged by ``result``, as if it had returned it. The last report wins; an exception beats it."""
         self._reported = result
 
-    def sleep(self, duration: float) -> None:
-        """Wait ``duration`` seconds, or until the work is told to stop.
+    def sleep(self, duration: Duration) -> None:
+        """Wait for ``duration``, or until the work is told to stop.
 
         Raises:
+            ValueError: It is no duration.
             TimeoutExceededError: The deadline passed meanwhile.
             CancelledError: The execution was cancelled (or the token's own reason, where that is an exception).
         """
+        length = seconds(duration)
         token = self.cancel
         if not token.is_set():
-            if duration <= 0.0:
+            if length <= 0.0:
                 return
             clock = self.clock
-            until = clock.monotonic() + duration
+            until = clock.monotonic() + length
             while not token.is_set():
                 left = until - clock.monotonic()
                 if left <= 0.0:
@@ -240,6 +250,16 @@ class Context:
         ctx._base = CancelToken._make(self.clock, (self.cancel,), self.policy)
         return ctx
 
+    def _stoppable(self) -> bool:
+        """Whether there is a token that somebody may have cancelled; asking for `cancel` would make one."""
+        ctx: Context | None = self
+        while ctx is not None:
+            origin = ctx._origin or ctx
+            if ctx._base is not None or ctx._given is not None or origin._base is not None:
+                return True
+            ctx = ctx.parent
+        return False
+
     def _base_token(self) -> CancelToken:
         if self._base is None:
             if self._origin is not None:
@@ -277,6 +297,12 @@ class Context:
             self._token._close_view()
         if self._base is not None:
             self._base._close()
+
+    def _close_token(self) -> None:
+        """The attempt is over; the execution, whose first context this may be, perhaps not."""
+        token = self.__dict__.pop("_token", None)
+        if token is not None:
+            token._close_view()
 
     def _enter(self, run: Callable[[Context], Any]) -> Any:
         """Run something with this context as the current one."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from pyresil.errors import shown
+
 if TYPE_CHECKING:
     from datetime import timedelta
 
@@ -18,6 +20,9 @@ RateLike: TypeAlias = "str | tuple[float, Duration] | Rate"
 
 #: The longest duration that is accepted, in seconds (a hundred years): every timeout call of the platform can take it.
 LONGEST = 100 * 366 * 86400.0
+
+#: The most permits of a rate.
+_MOST = 1e12
 
 FORMS = 'seconds, a timedelta, or a string such as "250ms", "1.5s", "2m", "24h", "7d"'
 RATE_FORMS = '"100/minute", "5/s", "3/10s", or a pair (permits, window)'
@@ -73,10 +78,13 @@ def seconds(value: Duration) -> float:
         except OverflowError:
             result = None
     elif hasattr(value, "total_seconds"):
-        result = value.total_seconds()
+        try:
+            result = float(value.total_seconds())
+        except (TypeError, ValueError):  # the class itself, or something else with such a name
+            result = None
     # The comparison is also what refuses NaN.
     if result is None or not 0.0 <= result <= LONGEST:
-        raise ValueError(f"must be a duration of 0 or more ({FORMS}), got {value!r}")
+        raise ValueError(f"must be a duration of 0 or more ({FORMS}), got {shown(value)}")
     return result
 
 
@@ -105,17 +113,17 @@ def parse_rate(value: RateLike) -> Rate:
     elif isinstance(value, tuple) and len(value) == 2:  # type: ignore[redundant-expr]  # what callers really pass
         first: object = value[0]
         if isinstance(first, (int, float)) and not isinstance(first, bool):
-            permits = float(first)
+            permits = float(first) if first <= _MOST else None
         window = _seconds_or_none(value[1])
-    if permits is None or window is None or not 0.0 < permits <= 1e12 or not window > 0.0:
-        raise ValueError(f"must be a rate ({RATE_FORMS}), got {value!r}")
+    if permits is None or window is None or not 0.0 < permits <= _MOST or not window > 0.0:
+        raise ValueError(f"must be a rate ({RATE_FORMS}), got {shown(value)}")
     if permits == int(permits):
         return Rate(int(permits), window)
     from fractions import Fraction
 
     exact = Fraction(permits).limit_denominator(1000)
     if exact <= 0:
-        raise ValueError(f"must be a rate of at least 1 permit in 1000 windows, got {value!r}")
+        raise ValueError(f"must be a rate of at least 1 permit in 1000 windows, got {shown(value)}")
     return Rate(exact.numerator, window * exact.denominator)
 
 

@@ -1,8 +1,8 @@
 """Every public error of pyresil.
 
 All of them derive from `PyresilError` and carry a ``code`` (a stable, upper-case word for logs and HTTP bodies) and the
-name of the ``policy`` that raised them, if any. They pickle: fields are kept as attributes, are passed positionally to the
-constructor again, and the text is built in ``__str__``.
+name of the ``policy`` that raised them, if any. They pickle and copy: fields are attributes, the text is built of them in
+``__str__``, and unpickling restores the attributes without calling a constructor.
 """
 
 from __future__ import annotations
@@ -29,28 +29,38 @@ __all__ = [
 ]
 
 
-def _rebuild(cls: type[PyresilError], values: tuple[Any, ...], state: dict[str, Any]) -> PyresilError:
-    """Make an error again from its fields and whatever else was set on it (notes included)."""
-    error = cls(*values)
+def _rebuild(cls: type[PyresilError], args: tuple[Any, ...], state: dict[str, Any]) -> PyresilError:
+    """Make an error again from its attributes (notes included), whatever the constructor of its class asks for."""
+    error = cls.__new__(cls, *args)
     error.__dict__.update(state)
     return error
 
 
 def report_exception(what: str) -> None:
     """Log the exception that is being handled: a listener or a callback raised it, and no outcome may change."""
-    import logging
+    from pyresil._logs import logger
 
-    logging.getLogger("pyresil").error("%s", what, exc_info=True)  # noqa: LOG014 - called from handlers
+    logger().error("%s", what, exc_info=True)
 
 
-def _picklable(value: object) -> bool:
+def shown(value: object) -> str:
+    """``repr(value)`` for messages: short, on one line, and whatever ``__repr__`` does."""
+    try:
+        text = repr(value)
+    except Exception:  # somebody's own ``__repr__``, or an int of thousands of digits
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def _picklable(value: object) -> Any:
+    """The value itself where it pickles; else what can stand for it: None for an error, its text for anything else."""
     import pickle
 
     try:
         pickle.loads(pickle.dumps(value))  # noqa: S301 - our own bytes, made on this line
     except Exception:
-        return False
-    return True
+        return None if isinstance(value, BaseException) else shown(value)
+    return value
 
 
 def _named(kind: str, name: str | None) -> str:
@@ -67,7 +77,6 @@ class PyresilError(Exception):
 
     code: ClassVar[str] = "PYRESIL_ERROR"
     policy: str | None = None
-    _fields: ClassVar[tuple[str, ...]] = ("message", "policy")
 
     def __init__(self, message: str = "", policy: str | None = None) -> None:
         super().__init__(message)
@@ -81,11 +90,15 @@ class PyresilError(Exception):
         return f"{type(self).__name__}({str(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = dict(self.__dict__)
-        values = tuple(state.pop(field, None) for field in self._fields)
-        # What somebody else hung on the error must not make it unpicklable.
-        state = {key: value for key, value in state.items() if _picklable(value)}
-        return _rebuild, (type(self), values, state)
+        # What somebody hung on the error must not make it unpicklable.
+        state = {name: _picklable(value) for name, value in self.__dict__.items()}
+        return _rebuild, (type(self), tuple(_picklable(value) for value in self.args), state)
+
+    def __copy__(self) -> PyresilError:
+        copied = _rebuild(type(self), self.args, self.__dict__)
+        copied.__cause__, copied.__context__ = self.__cause__, self.__context__
+        copied.__suppress_context__ = self.__suppress_context__
+        return copied
 
 
 class ConfigurationError(PyresilError, ValueError):
@@ -109,7 +122,6 @@ class TimeoutExceededError(PyresilError, TimeoutError):
     """
 
     code = "TIMEOUT"
-    _fields: ClassVar[tuple[str, ...]] = ("limit", "policy")
     deadline: float | None = None
 
     def __init__(self, limit: float | None = None, policy: str | None = None) -> None:
@@ -123,9 +135,9 @@ class TimeoutExceededError(PyresilError, TimeoutError):
         return f"{within} (policy {self.policy!r})" if self.policy else within
 
     def __reduce__(self) -> tuple[Any, ...]:
-        rebuild, (cls, values, state) = super().__reduce__()
+        rebuild, (cls, args, state) = super().__reduce__()
         state.pop("deadline", None)
-        return rebuild, (cls, values, state)
+        return rebuild, (cls, args, state)
 
 
 class CancelledError(PyresilError):
@@ -136,7 +148,6 @@ class CancelledError(PyresilError):
     """
 
     code = "CANCELLED"
-    _fields: ClassVar[tuple[str, ...]] = ("reason", "policy")
 
     def __init__(self, reason: object = None, policy: str | None = None) -> None:
         super().__init__("", policy)
@@ -154,7 +165,6 @@ class RecursiveLoadError(PyresilError):
     """
 
     code = "RECURSIVE_LOAD"
-    _fields: ClassVar[tuple[str, ...]] = ("key", "policy")
 
     def __init__(self, key: object = None, policy: str | None = None) -> None:
         super().__init__("", policy)
@@ -192,7 +202,6 @@ class LockLostError(LockError):
     """
 
     code = "LOCK_LOST"
-    _fields: ClassVar[tuple[str, ...]] = ("key", "token", "detected_by", "policy")
 
     def __init__(
         self, key: str = "", token: int | None = None, detected_by: str = "refused", policy: str | None = None
@@ -214,7 +223,6 @@ class RejectedError(PyresilError):
     """
 
     code = "REJECTED"
-    _fields: ClassVar[tuple[str, ...]] = ("message", "retry_after", "policy")
 
     def __init__(
         self, message: str = "", retry_after: float | None = None, policy: str | None = None
@@ -236,7 +244,6 @@ class CircuitOpenError(RejectedError):
     """
 
     code = "CIRCUIT_OPEN"
-    _fields: ClassVar[tuple[str, ...]] = ("retry_after", "last_failure", "name", "policy")
 
     def __init__(
         self,
@@ -252,12 +259,6 @@ class CircuitOpenError(RejectedError):
     def __str__(self) -> str:
         return f"{_named('circuit', self.name)} is open{self._hint()}"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        rebuild, (cls, values, state) = super().__reduce__()
-        if not _picklable(self.last_failure):
-            values = (values[0], None, *values[2:])
-        return rebuild, (cls, values, state)
-
 
 class BulkheadFullError(RejectedError):
     """The bulkhead has no free slot.
@@ -268,7 +269,6 @@ class BulkheadFullError(RejectedError):
     """
 
     code = "BULKHEAD_FULL"
-    _fields: ClassVar[tuple[str, ...]] = ("reason", "name", "policy")
 
     def __init__(self, reason: str = "full", name: str | None = None, policy: str | None = None) -> None:
         super().__init__("", None, policy)
@@ -289,7 +289,6 @@ class RateLimitedError(RejectedError):
     """
 
     code = "RATE_LIMITED"
-    _fields: ClassVar[tuple[str, ...]] = ("retry_after", "name", "policy")
 
     def __init__(
         self, retry_after: float | None = None, name: str | None = None, policy: str | None = None
@@ -309,7 +308,6 @@ class TimeoutSaturatedError(RejectedError):
     """
 
     code = "TIMEOUT_SATURATED"
-    _fields: ClassVar[tuple[str, ...]] = ("max_abandoned", "policy")
 
     def __init__(self, max_abandoned: int = 0, policy: str | None = None) -> None:
         super().__init__("", None, policy)
@@ -329,7 +327,6 @@ class LockNotAcquiredError(LockError, RejectedError):
     """
 
     code = "LOCK_NOT_ACQUIRED"
-    _fields: ClassVar[tuple[str, ...]] = ("key", "waited", "retry_after", "policy")
 
     def __init__(
         self, key: str = "", waited: float = 0.0, retry_after: float | None = None, policy: str | None = None

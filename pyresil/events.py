@@ -13,11 +13,10 @@ caller gave as ``source=``, else None) and ``at`` (seconds since the epoch on th
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, dataclass_transform
 
 from pyresil._outbox import Outbox as Outbox
-from pyresil.errors import ConfigurationError, report_exception
+from pyresil.errors import ConfigurationError, report_exception, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -333,13 +332,10 @@ class IdempotencyLockLost(_IdempotencyEvent):
     phase: str
 
 
-_subscribing = threading.RLock()
-
-
 def _resolve(types: Iterable[type[Event] | str] | type[Event] | str | None) -> list[type[Event]]:
     if types is None:
         return list(TYPES.values())
-    wanted = [types] if isinstance(types, (str, type)) else list(types)
+    wanted = list(types) if hasattr(types, "__iter__") and not isinstance(types, str) else [types]
     found: list[type[Event]] = []
     for item in wanted:
         if isinstance(item, str) and item in TYPES:
@@ -348,9 +344,9 @@ def _resolve(types: Iterable[type[Event] | str] | type[Event] | str | None) -> l
             found += [kind for kind in TYPES.values() if issubclass(kind, item)]
         else:
             raise ConfigurationError(
-                f"subscribe: types must be event types or words of {', '.join(TYPES)}, got {item!r}"
+                f"subscribe: types must be event types or words of {', '.join(TYPES)}, got {shown(item)}"
             )
-    return found
+    return list(dict.fromkeys(found))
 
 
 def subscribe(
@@ -370,23 +366,25 @@ def subscribe(
         ConfigurationError: The listener is not callable, or a type is unknown.
     """
     if not callable(listener):
-        raise ConfigurationError(f"subscribe: listener must be callable, got {listener!r}")
+        raise ConfigurationError(f"subscribe: listener must be callable, got {shown(listener)}")
     kinds = _resolve(types)
-    with _subscribing:
-        for kind in kinds:
-            kind.listeners = (*kind.listeners, listener)
-    ended = False
+    for kind in kinds:
+        # One stretch without a call, here and below: no lock, which a fork could leave locked for ever.
+        kind.listeners = (*kind.listeners, listener)
+    entered = kinds
 
     def unsubscribe() -> None:
-        nonlocal ended
-        with _subscribing:
-            if ended:
-                return
-            ended = True
-            for kind in kinds:
-                rest = list(kind.listeners)
-                rest.remove(listener)
-                kind.listeners = tuple(rest)
+        nonlocal entered
+        mine, entered = entered, []
+        for kind in mine:
+            seen = kind.listeners
+            while listener in seen:
+                place = seen.index(listener)
+                rest = seen[:place] + seen[place + 1 :]
+                if kind.listeners is seen:
+                    kind.listeners = rest
+                    break
+                seen = kind.listeners
 
     return unsubscribe
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
-from pyresil.errors import CancelledError, ConfigurationError, RejectedError
+from pyresil.errors import CancelledError, ConfigurationError, RejectedError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +69,10 @@ class Failure:
 
     def unwrap(self) -> Any:
         """Raise the error."""
-        raise self.error
+        try:
+            raise self.error
+        finally:
+            del self  # the traceback holds this frame, and must not hold the error through it
 
 
 Outcome: TypeAlias = "Success[T] | Failure"
@@ -79,6 +82,14 @@ RETRYABLE_STATUSES: Final = frozenset((408, 425, 429))
 
 #: Types whose values have no status: the common case is one set lookup.
 PLAIN: Final = frozenset((type(None), bool, int, float, str, bytes, dict, list, tuple, set, frozenset))
+
+
+def _peek(holder: object, name: str) -> Any:
+    """An attribute of somebody else's object, or None: what judges an outcome must never be what changes it."""
+    try:
+        return getattr(holder, name, None)
+    except Exception:
+        return None  # a property that raises, a proxy that is bound to nothing
 
 
 def _as_status(value: object) -> int | None:
@@ -93,12 +104,12 @@ def status_of(error: BaseException) -> int | None:
     The first int from 100 to 599 of ``.response.status_code``, ``.status_code``, ``.code`` and ``.status``.
     """
     for holder, name in (
-        (getattr(error, "response", None), "status_code"),
+        (_peek(error, "response"), "status_code"),
         (error, "status_code"),
         (error, "code"),
         (error, "status"),
     ):
-        status = _as_status(getattr(holder, name, None)) if holder is not None else None
+        status = _as_status(_peek(holder, name)) if holder is not None else None
         if status is not None:
             return status
     return None
@@ -121,7 +132,7 @@ def value_is_failure(value: object) -> bool:
     """The default verdict of a value."""
     if value.__class__ in PLAIN:
         return False
-    status = getattr(value, "status_code", None)
+    status = _peek(value, "status_code")
     return (
         isinstance(status, int)
         and not isinstance(status, bool)
@@ -139,7 +150,7 @@ def caused_by(*types: Any) -> Callable[[BaseException], bool]:
     """
     faults = [kind for kind in types if not (isinstance(kind, type) and issubclass(kind, BaseException))]
     if faults or not types:
-        raise ConfigurationError(f"caused_by: types must be exception types, got {faults or types!r}")
+        raise ConfigurationError(f"caused_by: types must be exception types, got {shown(faults or types)}")
 
     def matches(error: BaseException) -> bool:
         seen: set[int] = set()
@@ -148,7 +159,10 @@ def caused_by(*types: Any) -> Callable[[BaseException], bool]:
             if isinstance(link, types):
                 return True
             seen.add(id(link))
-            link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+            if link.__cause__ is not None or link.__suppress_context__:
+                link = link.__cause__
+            else:
+                link = link.__context__
         return False
 
     return matches
@@ -201,6 +215,17 @@ class Judge:
         """The verdict of either kind of outcome."""
         return self.value(outcome.value) if isinstance(outcome, Success) else self.error(outcome.error)
 
+    def describe(self) -> dict[str, Any]:
+        """Plain data: what counts as failure; ``"default"`` for the default verdicts."""
+        if self._types is not None:
+            handle: Any = [f"{kind.__module__}.{kind.__qualname__}" for kind in self._types]
+        else:
+            handle = "default" if self._predicate is None else shown(self._predicate)
+        return {
+            "handle": handle,
+            "handle_result": "default" if self._result is None else shown(self._result),
+        }
+
 
 def retry_after_of(outcome: Outcome[Any], wall: Callable[[], float]) -> float | None:
     """The ``Retry-After`` that an outcome carries, in seconds from now, or None.
@@ -213,10 +238,10 @@ def retry_after_of(outcome: Outcome[Any], wall: Callable[[], float]) -> float | 
         wall: Reads seconds since the epoch, for dates.
     """
     if isinstance(outcome, Failure):
-        given = getattr(outcome.error, "retry_after", None)
+        given = _peek(outcome.error, "retry_after")
         if isinstance(given, (int, float)) and not isinstance(given, bool) and 0 <= given < float("inf"):
             return float(given)
-        holders = (outcome.error, getattr(outcome.error, "response", None))
+        holders = (outcome.error, _peek(outcome.error, "response"))
     else:
         holders = (outcome.value, None)
     for holder in holders:
@@ -229,11 +254,13 @@ def retry_after_of(outcome: Outcome[Any], wall: Callable[[], float]) -> float | 
 def _header(holder: object) -> str | None:
     if holder is None or holder.__class__ in PLAIN:
         return None
-    get = getattr(getattr(holder, "headers", None), "get", None)
+    get = _peek(_peek(holder, "headers"), "get")
     if get is None:
         return None
     try:
-        value = get("Retry-After") or get("retry-after")
+        value = get("Retry-After")
+        if value is None:
+            value = get("retry-after")
     except Exception:
         return None  # somebody's own ``headers``: no header
     return str(value) if isinstance(value, (str, int)) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
 
 from pyresil._execution import Execution
 from pyresil._functions import require_plain_function, wrap_like
@@ -10,12 +10,14 @@ from pyresil._validate import Checker
 from pyresil.cancel import CancelToken
 from pyresil.clock import SYSTEM, Clock
 from pyresil.context import Context, Owner, _current
+from pyresil.errors import PolicyUsageError
 from pyresil.events import Executed, emit
 from pyresil.outcome import Failure, Success
 from pyresil.strategy import Strategy, require_strategies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Unpack
 
     from pyresil.durations import Duration
     from pyresil.outcome import Outcome
@@ -26,6 +28,16 @@ __all__ = ["BoundPolicy", "Policy"]
 P = ParamSpec("P")
 T = TypeVar("T")
 F_co = TypeVar("F_co", covariant=True)
+
+
+class Options(TypedDict, total=False):
+    """What `Policy.options` takes."""
+
+    key: Any
+    source: str | None
+    cancel: CancelToken | None
+    deadline: Duration | None
+    properties: Mapping[str, Any] | None
 
 
 def _work(ctx: Context) -> Any:
@@ -114,7 +126,7 @@ class Policy(Strategy[F_co], Owner):
 
         return wrap_like(wrapper, fn)
 
-    def execute(self, **options: Any) -> Execution:
+    def execute(self, **options: Unpack[Options]) -> Execution:
         """One execution as a block (``with policy.execute() as ctx:``) or as a loop (``for attempt in policy.execute():``).
 
         Args:
@@ -172,15 +184,27 @@ class Policy(Strategy[F_co], Owner):
         composed = self._compose(inner)
 
         def run(outer: Context) -> Any:
-            ctx = self._context()
-            ctx._work = outer._work
-            ctx._inherit(outer)
+            ctx = self._inside(outer)
             try:
                 return ctx._enter(composed)
             finally:
                 ctx._close()
 
         return run
+
+    def _flat(self) -> list[Strategy[Any]]:
+        return [inside for strategy in self.strategies for inside in strategy._flat()]
+
+    def _inside(self, outer: Context) -> Context:
+        """A context of this policy where it stands in another one: the same execution, so it has the same options."""
+        ctx = Context()
+        ctx._owner = self
+        ctx._work = outer._work
+        ctx.key = outer.key
+        ctx.source = outer.source
+        ctx.__dict__["_properties"] = outer.properties
+        ctx._inherit(outer)
+        return ctx
 
     def _adopt(self, clock: Clock) -> None:
         if self._clock is None:
@@ -240,6 +264,7 @@ class BoundPolicy(Strategy[F_co]):
         check = Checker("policy options", policy.name)
         self.policy = policy
         self.name = policy.name
+        self._clock = policy._clock
         self._key = key
         self._source = check.name(source, "source")
         self._cancel = check.instance("cancel", cancel, CancelToken, "a CancelToken or None")
@@ -255,10 +280,14 @@ class BoundPolicy(Strategy[F_co]):
         return self._apply(self.policy._context())
 
     def _apply(self, ctx: Context) -> Context:
-        ctx.key = self._key
-        ctx.source = self._source
+        """Put the options on a fresh context; raises where the token is set or no time is left."""
+        if self._key is not None:
+            ctx.key = self._key
+        if self._source is not None:
+            ctx.source = self._source
         if self._properties is not None:
-            ctx.__dict__["_properties"] = dict(self._properties)
+            # Those of a policy around this one stay as they are.
+            ctx.__dict__["_properties"] = {**ctx.__dict__.get("_properties", {}), **self._properties}
         limit = self._limit
         if self._cancel is not None:
             ctx._given = self._cancel
@@ -267,14 +296,14 @@ class BoundPolicy(Strategy[F_co]):
                 limit = left
         if limit is not None:
             ctx._narrow(limit, ctx.clock.monotonic() + limit)
+        if (limit is not None and limit <= 0.0) or (self._cancel is not None and self._cancel.is_set()):
+            ctx.cancel.raise_if_cancelled()
         return ctx
 
     def call(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | F_co:
         """As `Policy.call`, with the options; raises at once where the token is set or no time is left."""
         ctx = self._context()
         ctx._work = (fn, args, kwargs)
-        if self._cancel is not None or self._limit is not None:
-            ctx.cancel.raise_if_cancelled()
         if Executed.listeners:
             return self.policy._observed(ctx)  # type: ignore[no-any-return]  # as below
         try:
@@ -292,7 +321,7 @@ class BoundPolicy(Strategy[F_co]):
 
         return wrap_like(wrapper, fn)
 
-    def execute(self, **options: Any) -> Execution:
+    def execute(self, **options: Unpack[Options]) -> Execution:
         """As `Policy.execute`; options given here win over those of this object."""
         bound = self.options(**options) if options else self
         return Execution(self.policy, bound._context)
@@ -304,16 +333,17 @@ class BoundPolicy(Strategy[F_co]):
         except Exception as error:
             return Failure(error)
 
-    def options(self, **options: Any) -> BoundPolicy[F_co]:
+    def options(self, **options: Unpack[Options]) -> BoundPolicy[F_co]:
         """These options with others over them."""
-        mine = {
+        mine: Options = {
             "key": self._key,
             "source": self._source,
             "cancel": self._cancel,
             "deadline": self._limit,
             "properties": self._properties,
         }
-        return self.policy.options(**{**mine, **options})
+        mine.update(options)
+        return self.policy.options(**mine)
 
     def describe(self) -> dict[str, Any]:
         """As `Policy.describe`."""
@@ -328,10 +358,7 @@ class BoundPolicy(Strategy[F_co]):
         composed = self.policy._compose(inner)
 
         def run(outer: Context) -> Any:
-            ctx = self.policy._context()
-            ctx._work = outer._work
-            ctx._inherit(outer)
-            self._apply(ctx)
+            ctx = self._apply(self.policy._inside(outer))
             try:
                 return ctx._enter(composed)
             finally:
@@ -339,5 +366,16 @@ class BoundPolicy(Strategy[F_co]):
 
         return run
 
+    def _flat(self) -> list[Strategy[Any]]:
+        raise PolicyUsageError(
+            "a policy with options inside another one cannot be used as a block or loop: give the options to the outer one, "
+            "or use `policy.call(fn)`",
+            self.name,
+        )
+
     def _adopt(self, clock: Clock) -> None:
         self.policy._adopt(clock)
+        self._clock = self.policy._clock
+
+    def __repr__(self) -> str:
+        return f"{self.policy!r}.options(key={self._key!r}, source={self._source!r})"

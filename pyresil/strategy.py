@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from pyresil.clock import SYSTEM
-from pyresil.errors import ConfigurationError
+from pyresil.errors import ConfigurationError, report_exception, shown
 from pyresil.outcome import Failure, Success
 
 if TYPE_CHECKING:
@@ -34,7 +34,11 @@ Run: TypeAlias = "Callable[[Context], Any]"
 
 
 class Call(Protocol[T_co]):
-    """The rest of the policy and the work: ``call()`` runs it under the same context, ``call(ctx)`` under another."""
+    """The rest of the policy and the work.
+
+    ``call()`` runs it: the first time under the context that the strategy got, each further time under a fresh one with the
+    next ``attempt``. ``call(ctx)`` runs it under the given context.
+    """
 
     def __call__(self, ctx: Context | None = None, /) -> T_co:
         """Run it and return its result, or raise what it raises."""
@@ -86,14 +90,28 @@ class Strategy(ABC, Generic[F_co]):
         """
 
         def run(ctx: Context) -> Any:
+            begun = 0
+
             def call(other: Context | None = None, /) -> Any:
+                nonlocal begun
+                if other is None and begun:
+                    # The first one runs under the context that is there; each further one has its own.
+                    other = ctx._next(begun + 1)
+                begun += 1
                 if other is None or other is ctx:
                     return inner(ctx)
-                return other._enter(inner)
+                try:
+                    return other._enter(inner)
+                finally:
+                    other._close()
 
             return self.run(call, ctx)
 
         return run
+
+    def _flat(self) -> list[Strategy[Any]]:
+        """What the block and loop forms see of it: itself, or in the place of a policy what is in that."""
+        return [self]
 
     def stepper(self) -> Stepper | None:
         """A fresh `Stepper` for one execution; None for strategies that do not repeat the work."""
@@ -145,17 +163,39 @@ class Guard(Strategy[F_co]):
     def run(self, call: Call[T], ctx: Context) -> T | F_co:
         """Enter, run the rest, exit."""
         token = self.enter(ctx)
+        told = False
         after: Outcome[Any] | None = None
         try:
-            value = call()
+            try:
+                value = call()
+            except Exception as error:
+                told = True
+                after = self.exit(ctx, token, Failure(error))
+                if not isinstance(after, Failure) or after.error is error:
+                    raise
+                raise after.error from error
+            after = Success(value)
+            told = True
+            after = self.exit(ctx, token, after)
+            if isinstance(after, Failure):
+                raise after.error
+            return after.value  # type: ignore[no-any-return]  # of the guard's own making
         except BaseException as error:
-            after = self.exit(ctx, token, Failure(error))
-            if not isinstance(error, Exception) or not isinstance(after, Failure) or after.error is error:
-                raise
-            raise after.error from error
+            # Also where a signal handler raised between the end of the work and `exit`.
+            if not told:
+                told = True
+                leave_unjudged(self, ctx, token, error)
+            raise
         finally:
             after = None  # an error whose traceback holds this frame must not be held by it
-        return self.exit(ctx, token, Success(value)).unwrap()  # type: ignore[no-any-return]  # the value, or it raises
+
+
+def leave_unjudged(guard: Guard[Any], ctx: Context, token: Any, error: BaseException) -> None:
+    """Leave a guard while ``error`` is on its way out: an ``Exception`` of its own must not take the place of that."""
+    try:
+        guard.exit(ctx, token, Failure(error))
+    except Exception:
+        report_exception(f"exit() of a {guard.kind} raised")
 
 
 #: Strategies that hold locks, permits or an era; weakly, for the child of a fork.
@@ -192,12 +232,12 @@ def require_strategies(strategies: tuple[object, ...], name: object) -> None:
     seen: set[int] = set()
     for position, item in enumerate(strategies, 1):
         if not isinstance(item, Strategy):
-            faults.append(f"argument {position} must be a strategy, got {item!r}")
+            faults.append(f"argument {position} must be a strategy, got {shown(item)}")
         elif id(item) in seen:
             faults.append(f"argument {position} is the same {item.kind} as an earlier one")
         seen.add(id(item))
     if name is not None and not (isinstance(name, str) and name):
-        faults.append(f"name must be a non-empty string or None, got {name!r}")
+        faults.append(f"name must be a non-empty string or None, got {shown(name)}")
     if faults:
         subject = f"policy {name!r}" if isinstance(name, str) and name else "policy"
         raise ConfigurationError(f"{subject}: {'; '.join(faults)}")

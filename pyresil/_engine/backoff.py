@@ -111,8 +111,6 @@ class Exponential(_Jittered):
         check = Checker("exponential back-off")
         self.delay = check.duration("delay", delay, positive=False)
         self.factor = check.number("factor", factor, 1.0, float("inf"))
-        if self.factor == float("inf"):
-            check.fault("factor", "a finite number", factor)
         self.cap = check.duration("cap", cap, positive=False)
         self.jitter = _jitter(check, jitter)
         check.done()

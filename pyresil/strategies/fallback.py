@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from pyresil._validate import Checker
 from pyresil.clock import Clock
 from pyresil.context import UNSET
-from pyresil.errors import RejectedError
+from pyresil.errors import RejectedError, shown
 from pyresil.events import FellBack, emit
 from pyresil.outcome import PLAIN, Judge
 from pyresil.strategy import Strategy
@@ -126,11 +126,15 @@ class Fallback(Strategy[V_co], Generic[V_co]):
 
     def describe(self) -> dict[str, Any]:
         """Plain data: the effective options."""
-        what = {"value": repr(self._value)} if self._using is None else {"using": repr(self._using)}
-        return {**super().describe(), **what}
+        what = {"value": shown(self._value)} if self._using is None else {"using": shown(self._using)}
+        return {**super().describe(), **what, **self.judge.describe()}
 
     def __repr__(self) -> str:
-        return f"Fallback({self._value!r})" if self._using is None else f"Fallback(using={self._using!r})"
+        return (
+            f"Fallback({shown(self._value)})"
+            if self._using is None
+            else f"Fallback(using={shown(self._using)})"
+        )
 
 
 def _log(policy: str | None, name: str | None, error: Exception | None) -> None:

@@ -9,7 +9,7 @@ from pyresil._engine.budget import RetryBudget
 from pyresil._validate import Checker
 from pyresil.clock import Clock
 from pyresil.durations import seconds
-from pyresil.errors import ConfigurationError, report_exception
+from pyresil.errors import ConfigurationError, report_exception, shown
 from pyresil.events import Retried, emit
 from pyresil.outcome import PLAIN, Failure, Judge, Success, retry_after_of
 from pyresil.strategy import Stepper, Strategy
@@ -145,7 +145,7 @@ class Retry(Strategy[Never]):
 
     def describe(self) -> dict[str, Any]:
         """Plain data: the effective options."""
-        backoff = self.backoff.describe() if isinstance(self.backoff, Backoff) else repr(self.backoff)
+        backoff = self.backoff.describe() if isinstance(self.backoff, Backoff) else shown(self.backoff)
         return {
             **super().describe(),
             "attempts": self.attempts,
@@ -153,6 +153,8 @@ class Retry(Strategy[Never]):
             "max_elapsed": self.max_elapsed,
             "respect_retry_after": self.respect_retry_after,
             "budget": None if self.budget is None else self.budget.describe(),
+            "discard": None if self.discard is None else shown(self.discard),
+            **self.judge.describe(),
         }
 
     def __repr__(self) -> str:
@@ -253,5 +255,8 @@ def _checked(delay: Any) -> float:
 def _note(error: BaseException, text: str) -> None:
     """Add a note, unless the same object was given up with it before."""
     note = f"pyresil retry {text}"
-    if note not in getattr(error, "__notes__", ()):
-        error.add_note(note)
+    try:
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+    except Exception:
+        return  # an error that cannot be written to (a frozen dataclass) comes out without the note

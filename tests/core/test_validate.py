@@ -1,0 +1,169 @@
+"""What constructors refuse: every fault of one object in one message."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyresil import (
+    CancelToken,
+    ConfigurationError,
+    Constant,
+    Decorrelated,
+    Exponential,
+    Fallback,
+    Linear,
+    Policy,
+    Retry,
+    RetryBudget,
+    caused_by,
+    subscribe,
+)
+
+BAD_NUMBERS = [True, False, float("nan"), float("inf"), -1, "x", [1], 10**5000, -(10**5000), 1j]
+BAD_DURATIONS = [True, float("nan"), float("inf"), -1, "x", "5", [1], object(), 10**5000]
+
+
+class Loud:
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
+def refused(build, *words):
+    with pytest.raises(ConfigurationError) as caught:
+        build()
+    for word in words:
+        assert word in str(caught.value)
+    return str(caught.value)
+
+
+def ids(value):
+    try:
+        return repr(value)[:20]
+    except ValueError:
+        return "huge"
+
+
+@pytest.mark.parametrize("value", [*BAD_NUMBERS, 0, 2.0, 1.5], ids=ids)
+def test_attempts(value):
+    if value == 10**5000:
+        assert Retry(attempts=value).attempts == value  # whole and positive
+        return
+    refused(lambda: Retry(attempts=value), "retry", "attempts must be a positive integer, got ")
+
+
+@pytest.mark.parametrize("value", BAD_DURATIONS, ids=ids)
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda value: Retry(max_elapsed=value),
+        lambda value: Exponential(value),
+        lambda value: Exponential(cap=value),
+        lambda value: Constant(value),
+        lambda value: Constant(1, cap=value),
+        lambda value: Linear(value),
+        lambda value: Linear(1, step=value),
+        lambda value: Linear(1, cap=value),
+        lambda value: Decorrelated(value),
+        lambda value: Decorrelated(1, cap=value),
+        lambda value: CancelToken(timeout=value),
+        lambda value: Policy().options(deadline=value),
+    ],
+)
+def test_durations(build, value):
+    refused(lambda: build(value), "must be a duration of 0 or more", ", got ")
+
+
+@pytest.mark.parametrize("value", [*BAD_NUMBERS, 0.5, None], ids=ids)
+def test_factor(value):
+    refused(lambda: Exponential(factor=value), "factor must be a finite number of 1 or more, got ")
+
+
+@pytest.mark.parametrize("value", ["FULL", "ful", "", None, True, float("nan"), -1, ["full"], "5"])
+@pytest.mark.parametrize("kind", [Exponential, Constant, Linear])
+def test_jitter(kind, value):
+    text = refused(lambda: kind(1, jitter=value), "jitter")
+    assert ("'full', 'equal', 'none'" in text) or ("duration" in text)
+
+
+@pytest.mark.parametrize("value", BAD_NUMBERS, ids=ids)
+def test_budget(value):
+    refused(lambda: RetryBudget(ratio=value), "retry budget", "ratio")
+    refused(lambda: RetryBudget(min_per_second=value), "min_per_second")
+
+
+@pytest.mark.parametrize("value", [1, "x", ValueError("an instance"), [ValueError], (), (ValueError, 1), int])
+@pytest.mark.parametrize("kind", [Retry, lambda **options: Fallback(None, **options)])
+def test_handle(kind, value):
+    refused(lambda: kind(handle=value), "handle must be an exception type, a tuple of them, or a function")
+
+
+@pytest.mark.parametrize(
+    ("build", "word"),
+    [
+        (lambda: Retry(backoff=5), "backoff must be callable"),
+        (lambda: Retry(backoff="1s"), "backoff must be callable"),
+        (lambda: Retry(discard=5), "discard must be callable"),
+        (lambda: Retry(handle_result=True), "handle_result must be callable"),
+        (lambda: Retry(budget=0.2), "budget must be a RetryBudget"),
+        (lambda: Retry(budget=RetryBudget), "budget must be a RetryBudget"),
+        (lambda: Retry(clock=1), "clock must be a Clock"),
+        (lambda: Retry(name=""), "name must be a non-empty string"),
+        (lambda: Retry(name=5), "name must be"),
+        (lambda: Retry(respect_retry_after=1), "respect_retry_after must be True or False"),
+        (lambda: Fallback(), "exactly one of a value and using="),
+        (lambda: Fallback(1, using=lambda error, ctx: 2), "exactly one of a value and using="),
+        (lambda: Fallback(using=5), "using must be callable"),
+        (lambda: Policy(Retry), "argument 1 must be a strategy"),
+        (lambda: Policy(Retry(), "x", None), "argument 2 must be a strategy"),
+        (lambda: Policy(Loud()), "argument 1 must be a strategy, got <Loud>"),
+        (lambda: Policy(name=""), "name must be"),
+        (lambda: Policy(name=5), "name must be"),
+        (lambda: Policy(clock=5), "clock must be a Clock"),
+        (lambda: Policy().options(cancel=5), "cancel must be a CancelToken"),
+        (lambda: Policy().options(source=5), "source must be"),
+        (lambda: Policy().options(properties=5), "properties must be a mapping"),
+        (lambda: subscribe(5), "listener must be callable"),
+        (lambda: subscribe(print, "no-such-event"), "types must be event types or words of"),
+        (lambda: subscribe(print, 5), "types must be event types or words of"),
+        (lambda: subscribe(print, [int]), "types must be event types or words of"),
+        (lambda: caused_by(), "caused_by"),
+        (lambda: caused_by(5), "caused_by"),
+        (lambda: caused_by(int), "caused_by"),
+    ],
+)
+def test_wrong_types_and_unknown_words(build, word):
+    refused(build, word)
+
+
+def test_one_instance_twice():
+    retry = Retry()
+    refused(lambda: Policy(retry, retry, name="carrier"), "policy 'carrier'", "argument 2 is the same retry")
+
+
+def test_all_faults_of_one_object_come_in_one_message():
+    text = refused(
+        lambda: Retry(attempts=True, max_elapsed=-1, respect_retry_after=0, budget=1, handle=5, name="orders")
+    )
+    assert text.startswith("retry 'orders': ")
+    for field in ("attempts", "max_elapsed", "respect_retry_after", "budget", "handle"):
+        assert field in text
+    text = refused(lambda: Policy(1, 2, name=3))
+    assert "argument 1" in text
+    assert "argument 2" in text
+    assert "name" in text
+    text = refused(lambda: Exponential("x", factor=0, cap=-1, jitter="y"))
+    assert all(field in text for field in ("delay", "factor", "cap", "jitter"))
+
+
+def test_unknown_options_are_a_type_error():
+    with pytest.raises(TypeError, match="attempt"):
+        Retry(attempt=3)
+    with pytest.raises(TypeError, match="kee"):
+        Policy().execute(kee=3)
+    with pytest.raises(TypeError, match="kee"):
+        Policy().options(key=1).options(kee=3)
+
+
+def test_a_refused_object_shows_its_value_briefly():
+    text = refused(lambda: Policy().options(source="x" * 10**6 and ["x" * 10**6]))
+    assert len(text) < 400
