@@ -21,6 +21,7 @@ import uuid
 
 import pytest
 
+from tests.support.command import LockCommand
 from tests.support.gunicorn import Gunicorn
 from tests.support.postgres import PostgresServer, postgres_versions
 from tests.support.processes import Process, environment, python_command
@@ -185,3 +186,11 @@ def spawn(tmp_path, _test_servers):
         return process
 
     return start
+
+
+@pytest.fixture
+def lock(tmp_path):
+    """`pyresil-lock` on a SQLite file of the test's own (`LockCommand`); whatever it left behind is gone at the test's end."""
+    command = LockCommand(tmp_path)
+    yield command
+    command.close()

@@ -1,0 +1,92 @@
+"""The command ``pyresil-lock``: runs any program under a lease.
+
+It imports neither dataclasses nor logging on its way to the command, so that starting it costs little more than Python.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+__all__ = ["main"]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: Words after the program's name. None, as the console script calls it, takes those of this process, and
+            ends the process with the status instead of returning.
+
+    Returns:
+        The exit status.
+    """
+    if arguments is not None:
+        return _main(arguments)
+    status = 70
+    try:
+        status = _main(sys.argv[1:])
+    except BaseException:  # a fault of ours: shown in full, and never taken for the command's own status
+        import traceback
+
+        traceback.print_exc()
+    # Not through the interpreter's end: it would take milliseconds, and wait for nothing that matters.
+    os._exit(status)
+
+
+def _main(words: list[str]) -> int:
+    _open_standard_files()
+    from pyresil.cli import _report
+    from pyresil.cli._options import UsageError
+
+    try:
+        return _dispatch(words)
+    except UsageError as error:
+        _report.write(2, f"pyresil-lock: {_report.clean(error)}\n")
+        return _report.USAGE
+    except SystemExit as end:
+        # argparse printed a --help.
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return end.code if isinstance(end.code, int) else 0
+
+
+def _dispatch(words: list[str]) -> int:
+    from pyresil.cli import _options, _text
+
+    if not words:
+        raise _options.UsageError("name a command, such as run; see pyresil-lock --help")
+    name, *rest = words
+    if name in ("--help", "-h", "help"):
+        _print(_options.main_help())
+        return 0
+    if name == "--version":
+        from pyresil import __version__
+
+        _print(f"pyresil-lock {__version__}")
+        return 0
+    if name == "run":
+        from pyresil.cli._run import run
+
+        return run(_options.read_settings(_text.RUN, rest))
+    if name in ("status", "list", "release"):
+        from pyresil.cli import _inspect
+
+        return {"status": _inspect.status, "list": _inspect.listing, "release": _inspect.release}[name](rest)
+    names = ", ".join(command.name for command in _text.COMMANDS)
+    raise _options.UsageError(f"no command {name!r}: it must be one of {names}; see pyresil-lock --help")
+
+
+def _print(text: str) -> None:
+    from pyresil.cli._report import write
+
+    write(1, text.rstrip("\n") + "\n")
+
+
+def _open_standard_files() -> None:
+    """Where 0, 1 or 2 is closed, open the null device there: else the next file opened, a database, would get its number."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)

@@ -1,0 +1,109 @@
+"""`pyresil-lock run`: a command under a lease, once."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pyresil.cli import _report
+from pyresil.cli._report import DETAIL, ERROR, NOTE, Reporter
+from pyresil.cli._signals import FORWARDED
+from pyresil.cli._store import meaning, store_url
+from pyresil.cli._supervisor import Supervisor
+from pyresil.clock import SYSTEM
+
+if TYPE_CHECKING:
+    from pyresil.cli._options import Settings
+    from pyresil.stores.base import Held
+
+
+def run(settings: Settings) -> int:
+    """Run the command if the key is free.
+
+    Returns:
+        The exit status, as the manual's table says.
+    """
+    url = store_url(settings.store, os.environ)
+    report = Reporter(
+        quiet=settings.quiet,
+        verbose=settings.verbose,
+        json=settings.json,
+        secrets=_report.secrets_of(url),
+    )
+    supervisor = Supervisor(settings, url, report)
+    try:
+        supervisor.open()
+    except OSError as error:
+        report.say(ERROR, "not-started", f"no process can be started: {error}; the command did not run")
+        return _report.NOT_EXECUTABLE
+    try:
+        status = _acquire(supervisor)
+        return _hold(supervisor) if status is None else status
+    finally:
+        supervisor.close()
+
+
+def _acquire(supervisor: Supervisor) -> int | None:
+    """Wait for the lease; the exit status where there will be none."""
+    settings, claim = supervisor.settings, supervisor.claim
+    begin: float | None = SYSTEM.boottime()
+    if settings.jitter and begin is not None:
+        begin += settings.jitter * SYSTEM.random()
+    while True:
+        now = SYSTEM.boottime()
+        if begin is not None and now >= begin:
+            begin = None
+            claim.ask(now, settings.wait)
+        for number in supervisor.wait(begin):
+            if number in FORWARDED:
+                supervisor.abandon()
+                text = f"signal {number} came before the lock was acquired; the command did not run"
+                supervisor.report.say(DETAIL, "interrupted", text)
+                return 128 + number
+        if claim.state == "held":
+            text = f"acquired {claim.key!r} with token {claim.token}"
+            supervisor.report.say(DETAIL, "acquired", text, key=claim.key, token=claim.token)
+            return None
+        if claim.state == "busy":
+            text = f"{claim.key!r} is taken: {describe(claim.holder)}; the command did not run"
+            supervisor.report.say(NOTE, "busy", text, key=claim.key)
+            return settings.busy_exit
+        if claim.state in ("failed", "done"):
+            status, text = meaning(claim.error)
+            supervisor.report.say(ERROR, "store", f"{text}; the command did not run")
+            return status
+
+
+def describe(holder: Held | None) -> str:
+    """Who holds a key, and for how long at most."""
+    if holder is None:
+        return "held by somebody else"
+    left = f"{holder.remaining_ms / 1000.0:.1f} s"
+    if not holder.meta:
+        return f"closed for {left} more"
+    return f"held by {holder.meta}, for {left} more unless renewed"
+
+
+def _hold(supervisor: Supervisor) -> int:
+    """Run the command while the lease lasts, and give it back."""
+    settings, claim = supervisor.settings, supervisor.claim
+    supervisor.start()
+    limit = None if settings.timeout is None else SYSTEM.boottime() + settings.timeout
+    ending: int | None = None
+    while supervisor.busy:
+        running = supervisor.status is None
+        if running and ending is None:
+            if claim.state == "lost":
+                ending = settings.lost_exit
+                supervisor.tell_loss()
+                supervisor.chain.end()
+            elif limit is not None and SYSTEM.boottime() >= limit:
+                ending = _report.TIMED_OUT
+                text = f"the command ran for {settings.timeout:g} s (--timeout) and is ended"
+                supervisor.report.say(ERROR, "timeout", text, key=claim.key)
+                supervisor.chain.end()
+        for number in supervisor.wait(limit if running and ending is None else None):
+            supervisor.pass_on(number)
+    status = supervisor.status if supervisor.status is not None else _report.NOT_EXECUTABLE
+    supervisor.give_back()
+    return status if ending is None else ending

@@ -1,0 +1,89 @@
+"""The thread that talks to the store, so that a call which hangs delays neither a signal nor the lease's deadline."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyresil.clock import SYSTEM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from queue import SimpleQueue
+
+    from pyresil.stores.base import LockStore
+
+
+class Answer(NamedTuple):
+    """What came of a job.
+
+    Attributes:
+        job: Its name.
+        sent: When it was begun, in seconds since boot: a lease counts from here.
+        value: What it returned, or None.
+        error: What it raised, or None.
+    """
+
+    job: str
+    sent: float
+    value: object
+    error: Exception | None
+
+
+class Worker:
+    """Runs jobs on the store one after the other, in one daemon thread that starts with the first one.
+
+    Args:
+        connect: Gives the store; called in the thread, once, and again after it failed.
+    """
+
+    def __init__(self, connect: Callable[[], LockStore]) -> None:
+        self._connect = connect
+        self._store: LockStore | None = None
+        self._jobs: SimpleQueue[tuple[str, Callable[[LockStore], object]]] | None = None
+        self._answers: deque[Answer] = deque()
+        self.reader, self._writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        #: Jobs that were given and have not been answered.
+        self.outstanding = 0
+
+    def give(self, job: str, work: Callable[[LockStore], object]) -> None:
+        """Have ``work`` done; its `Answer` comes out of `take`."""
+        if self._jobs is None:
+            from queue import SimpleQueue
+
+            self._jobs = SimpleQueue()
+            SYSTEM.spawn(self._serve, "pyresil-lock-store")
+        self.outstanding += 1
+        self._jobs.put((job, work))
+
+    def take(self) -> list[Answer]:
+        """The answers since the last call; call it when `reader` is readable."""
+        try:
+            os.read(self.reader, 4096)
+        except BlockingIOError:
+            pass
+        found = []
+        while self._answers:
+            found.append(self._answers.popleft())
+        self.outstanding -= len(found)
+        return found
+
+    def _serve(self) -> None:
+        # All signals go to the main thread: one that stops the process must have done so when the main thread goes on.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        jobs = self._jobs
+        assert jobs is not None
+        while True:
+            job, work = jobs.get()
+            sent = SYSTEM.boottime()
+            try:
+                if self._store is None:
+                    self._store = self._connect()
+                answer = Answer(job, sent, work(self._store), None)
+            except Exception as error:  # whatever a store or its client raises is an answer
+                answer = Answer(job, sent, None, error)
+            self._answers.append(answer)
+            os.write(self._writer, b".")
