@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 
 from benchmarks.model import Contender, Row, Target, need, ours
@@ -20,9 +21,31 @@ def bare_wrapper():
     return wrapper
 
 
+def context_wrapper():
+    """The least that tells the work its context: a cell in a contextvar, put back by its token even if a signal handler raises."""
+    variable = contextvars.ContextVar("bench", default=None)
+    get, put, back = variable.get, variable.set, variable.reset
+
+    @functools.wraps(work)
+    def wrapper(*args, **kwargs):
+        outer = get()
+        token = None
+        try:
+            token = put([None, work, args, kwargs])
+            return work(*args, **kwargs)
+        finally:
+            if token is None:
+                put(outer)
+            else:
+                back(token)
+
+    return wrapper
+
+
 REFERENCES = (
     Contender("(bare call)", lambda: work),
     Contender("(bare wrapper)", bare_wrapper),
+    Contender("(wrapper with a contextvar)", context_wrapper),
 )
 
 
@@ -56,6 +79,12 @@ def block_of(*make):
 
     return Contender("pyresil (block)", block)
 
+
+EMPTY = Row(
+    "empty policy",
+    "A policy with nothing in it: what every call pays for its context.",
+    (*policy_of(), block_of(), *REFERENCES),
+)
 
 # Retry: 3 attempts, exponential back-off, nothing fails.
 
@@ -438,5 +467,6 @@ FALLBACK = Row(
 )
 
 ROWS = (
+    EMPTY,
     RETRY, BREAKER, TIME_BREAKER, BULKHEAD, RATE_LIMIT, STACK, STACK_WITH_TIMEOUT, COOPERATIVE, ABANDON, FALLBACK,
 )  # fmt: skip
