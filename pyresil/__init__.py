@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from pyresil.strategies.bulkhead import Bulkhead as Bulkhead
     from pyresil.strategies.bulkhead import BulkheadStats as BulkheadStats
     from pyresil.strategies.fallback import Fallback as Fallback
+    from pyresil.strategies.hedge import Hedge as Hedge
     from pyresil.strategies.retry import Retry as Retry
     from pyresil.strategies.timeout import Timeout as Timeout
     from pyresil.strategy import Call as Call
@@ -77,6 +78,7 @@ _HOMES = {
     "pyresil.strategies.fallback": ("Fallback",),
     "pyresil.strategies.bulkhead": ("Bulkhead", "BulkheadStats"),
     "pyresil.strategies.timeout": ("Timeout",),
+    "pyresil.strategies.hedge": ("Hedge",),
     "pyresil.context": ("Context", "current_context", "current_lease", "fencing_token"),
     "pyresil.cancel": ("CancelToken",),
     "pyresil.clock": ("Clock", "SystemClock"),

@@ -1,6 +1,6 @@
-"""Daemon threads on which work runs that its caller may walk away from; idle ones are used again.
+"""Daemon threads on which work runs that its caller may walk away from, and the calls that are handed to them.
 
-Handing a call to a thread that waits for one costs a fraction of starting a thread. A worker that had nothing to do for
+Idle workers are used again: handing a call to a thread that waits for one costs a fraction of starting a thread. A worker that had nothing to do for
 `IDLE` seconds ends. Nothing waits for workers when the interpreter exits, and a forked child starts with none. A clock that
 moves by hand gets a fresh thread for each job, through its own `Clock.spawn`.
 """
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
 
 from pyresil.clock import SYSTEM, SystemClock
 from pyresil.errors import report_exception
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyresil.clock import Clock
+    from pyresil.context import Context
+    from pyresil.strategy import Run
 
-__all__ = ["submit"]
+__all__ = ["Handed", "submit"]
 
 #: How long a worker without work stays, in seconds.
 IDLE = 10.0
@@ -79,6 +82,69 @@ class Workers:
                     # Somebody took the seat and is about to leave a job on it, unless a signal handler raised there.
                     seat.lock.acquire(timeout=IDLE)
             job = seat.job
+
+
+class Handed:
+    """A call that was handed to a worker. Either its caller finds it ``done``, or it is ``abandoned``.
+
+    Args:
+        inner: What runs, as a function of the context.
+        ctx: The context it runs under.
+        wake: Wakes the caller, as `Clock.waker` has it.
+        stuck: Where the caller notes that it abandons the call; it is taken out when the call has ended after all.
+
+    Attributes:
+        done: It ended, and its result or error can be taken.
+        abandoned: Nobody waits for it; what comes of it is dropped. The caller tests ``done`` and sets this, and adds it to
+            ``stuck``, in one stretch without a call, so one of the two sees the other.
+    """
+
+    __slots__ = ("abandoned", "context", "ctx", "done", "error", "inner", "stuck", "value", "wake")
+
+    def __init__(
+        self, inner: Run, ctx: Context, wake: Callable[[], object], stuck: dict[Handed, None]
+    ) -> None:
+        self.inner = inner
+        self.ctx = ctx
+        self.wake = wake
+        self.stuck = stuck
+        self.context = copy_context()
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.done = False
+        self.abandoned = False
+
+    def __call__(self) -> None:
+        """On the worker."""
+        try:
+            if not self.abandoned:
+                self.value = self.context.run(self.ctx._enter, self.inner)
+        except BaseException as error:
+            self.error = error
+        self.ctx._close()
+        if self.ctx._scope is not None:
+            self.ctx._scope.close()
+        del self.inner
+        self.done = True
+        if self.abandoned:
+            self.value = self.error = None
+            self.stuck.pop(self, None)
+            return
+        try:
+            self.wake()
+        except (RuntimeError, ValueError):
+            pass  # awake already
+
+    def result(self) -> Any:
+        """What the work returned, or raised. Lets go of it, since an error's traceback leads back here."""
+        error, self.error = self.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                error = None
+        value, self.value = self.value, None
+        return value
 
 
 _workers: Workers | None = None

@@ -253,8 +253,13 @@ class CancelToken:
         ]
         return min(left, default=None)
 
-    def park(self, parker: Parker, timeout: float | None = None) -> bool:
+    def park(self, parker: Parker, timeout: float | None = None, *, for_work: bool = False) -> bool:
         """Wait on ``parker`` until it is woken, the token is set, or ``timeout`` seconds passed.
+
+        Args:
+            parker: Where to wait.
+            timeout: Seconds, or None for no limit but the token's.
+            for_work: It is work in another thread that is waited for (`Clock.park_for_work`).
 
         Returns:
             True where something woke it (which may be the token), False where the time was up.
@@ -262,8 +267,9 @@ class CancelToken:
         left = self.remaining()
         if left is not None:
             timeout = left if timeout is None else min(timeout, left)
+        park = self._clock.park_for_work if for_work else self._clock.park
         with _Registration(self, _Callback(parker.unpark)):
-            return self._clock.park(parker, timeout)
+            return park(parker, timeout)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the token is set, at most ``timeout`` seconds; returns whether it is."""

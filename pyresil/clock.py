@@ -87,6 +87,10 @@ class Clock(ABC):
     def park(self, parker: Parker, timeout: float | None) -> bool:
         """Wait on ``parker`` for at most ``timeout`` seconds of this clock; True when woken."""
 
+    def park_for_work(self, parker: Parker, timeout: float | None) -> bool:
+        """`park`, for a thread that waits for work in another one: a clock that leaves out sleeping does not leave out this."""
+        return self.park(parker, timeout)
+
     def waker(self, parker: Parker) -> Callable[[], object]:
         """What wakes ``parker``, for code where no signal handler may run between a decision and the waking.
 
@@ -132,6 +136,10 @@ class SystemClock(Clock):
     )
 
     def park(self, parker: Parker, timeout: float | None) -> bool:
+        """Wait on ``parker`` in real time."""
+        return parker.wait(timeout)
+
+    def park_for_work(self, parker: Parker, timeout: float | None) -> bool:
         """Wait on ``parker`` in real time."""
         return parker.wait(timeout)
 

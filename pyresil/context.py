@@ -43,6 +43,34 @@ class _Unset:
 UNSET: Any = _Unset()
 
 
+class Scope:
+    """The token of one copy of the work and of its later attempts: a child, so that the copy can be cancelled alone.
+
+    It is made when somebody asks for it.
+    """
+
+    __slots__ = ("_above", "_token")
+
+    def __init__(self, above: Context) -> None:
+        self._above = above
+        self._token: CancelToken | None = None
+
+    def token(self) -> CancelToken:
+        """It, the same every time."""
+        if self._token is None:
+            above = self._above
+            fresh = CancelToken._make(above.clock, (above.cancel,), above.policy)
+            # Test and assignment with no call in between: two threads cannot both do it.
+            if self._token is None:
+                self._token = fresh
+        return self._token
+
+    def close(self) -> None:
+        """The copy has ended."""
+        if self._token is not None:
+            self._token._close()
+
+
 class Owner:
     """What a policy tells its contexts: its name and its clock."""
 
@@ -74,11 +102,13 @@ class Context:
     _limit: float | None = None
     #: The token given as an option.
     _given: CancelToken | None = None
-    #: The execution's token (a hedge copy has its own), and the one in force, which a timeout narrows for its scope.
+    #: The execution's token, and the one in force, which a timeout narrows for its scope.
     _base: CancelToken | None = None
     _token: CancelToken | None = None
     #: Wakes a caller that waits for this execution without a token: there was none to wait on yet.
     _waker: Callable[[], object] | None = None
+    #: What makes the token of a copy; its later attempts share it.
+    _scope: Scope | None = None
     _reported: Any = UNSET
     _lease: Any = None
 
@@ -245,9 +275,9 @@ class Context:
         return ctx
 
     def _copy(self) -> Context:
-        """The context of a hedge copy or an abandoned call: its token is a child, so that it can be cancelled alone."""
+        """The context of a hedge copy: its token is a child, so that it can be cancelled alone."""
         ctx = self._next(self.attempt)
-        ctx._base = CancelToken._make(self.clock, (self.cancel,), self.policy)
+        ctx._scope = Scope(self)
         return ctx
 
     def _stoppable(self) -> bool:
@@ -257,10 +287,15 @@ class Context:
             origin = ctx._origin or ctx
             if ctx._base is not None or ctx._given is not None or origin._base is not None:
                 return True
+            scope = ctx._scope
+            if scope is not None and (scope._token is not None or scope._above._stoppable()):
+                return True
             ctx = ctx.parent
         return False
 
     def _base_token(self) -> CancelToken:
+        if self._scope is not None:
+            return self._scope.token()
         if self._base is None:
             if self._origin is not None:
                 return self._origin._base_token()

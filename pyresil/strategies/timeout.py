@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from pyresil._validate import Checker
-from pyresil._workers import submit
+from pyresil._workers import Handed, submit
 from pyresil.clock import Clock, Parker
 from pyresil.errors import CancelledError, RejectedError, TimeoutExceededError, TimeoutSaturatedError
 from pyresil.events import TimedOut, emit
@@ -217,54 +216,6 @@ class _Cooperative(Timeout, Guard[Never]):
             ctx._widen(saved)
 
 
-class _Handed:
-    """A call that was handed to a worker. Either the caller finds it ``done``, or it is ``abandoned``."""
-
-    __slots__ = ("abandoned", "context", "ctx", "done", "error", "inner", "stuck", "value", "wake")
-
-    def __init__(self, inner: Run, ctx: Context, wake: Any, stuck: dict[_Handed, None]) -> None:
-        self.inner = inner
-        self.ctx = ctx
-        self.wake = wake
-        self.stuck = stuck
-        self.context = copy_context()
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self.done = False
-        self.abandoned = False
-
-    def __call__(self) -> None:
-        """On the worker."""
-        try:
-            if not self.abandoned:
-                self.value = self.context.run(self.ctx._enter, self.inner)
-        except BaseException as error:
-            self.error = error
-        self.ctx._close()
-        del self.inner
-        # The caller tests ``done`` and notes ``abandoned`` in one stretch: one of the two sees the other.
-        self.done = True
-        if self.abandoned:
-            self.value = self.error = None
-            self.stuck.pop(self, None)
-            return
-        try:
-            self.wake()
-        except (RuntimeError, ValueError):
-            pass  # awake already
-
-    def result(self) -> Any:
-        """What the work returned, or raised. Lets go of it: an error's traceback leads back here."""
-        error, self.error = self.error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                error = None
-        value, self.value = self.value, None
-        return value
-
-
 class _Abandon(Timeout, Forkable):
     """In a worker thread, whom the caller leaves at the deadline."""
 
@@ -274,7 +225,7 @@ class _Abandon(Timeout, Forkable):
 
         super().__init__(limit, mode, **options)
         self._logger = logger()
-        self._stuck: dict[_Handed, None] = {}
+        self._stuck: dict[Handed, None] = {}
         self._watch_forks()
 
     def _after_fork(self) -> None:
@@ -287,7 +238,7 @@ class _Abandon(Timeout, Forkable):
 
     def compile(self, inner: Run, clock: Clock) -> Run:
         """Hand the work over and wait."""
-        limit, monotonic, park = self.limit, clock.monotonic, clock.park
+        limit, monotonic, park = self.limit, clock.monotonic, clock.park_for_work
 
         def run(ctx: Context) -> Any:
             stuck = self._stuck
@@ -301,7 +252,7 @@ class _Abandon(Timeout, Forkable):
                 copy._limit = limit
             until: float = copy._deadline  # type: ignore[assignment]  # one of the two
             parker = Parker()
-            handed = _Handed(inner, copy, clock.waker(parker), stuck)
+            handed = Handed(inner, copy, clock.waker(parker), stuck)
             first = ctx._origin or ctx
             # With no token anywhere there is nothing to wait on but the time: making one costs a third of the whole call.
             # Should somebody ask for one meanwhile, it is told to wake us.
@@ -326,7 +277,7 @@ class _Abandon(Timeout, Forkable):
                 else:
                     token = copy.cancel
                     while not handed.done and not token.is_set():
-                        token.park(parker)
+                        token.park(parker, for_work=True)
             except BaseException:
                 copy.cancel.cancel("abandoned")
                 raise

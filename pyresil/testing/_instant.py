@@ -66,6 +66,10 @@ class InstantClock(Clock):
         self._skipped += max(0.0, timeout)
         return False
 
+    def park_for_work(self, parker: Parker, timeout: float | None) -> bool:
+        """In real time: the work is not a wait."""
+        return parker.wait(timeout)
+
     def spawn(self, target: Callable[[], object], name: str) -> threading.Thread:
         """Start a daemon thread of the library."""
 

