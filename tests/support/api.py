@@ -57,7 +57,7 @@ class _Bare:
 
 def signature_of(thing) -> str:
     """Its signature without what differs between runs; `(…)` where there is none to be had."""
-    if inspect.isbuiltin(thing):
+    if inspect.isbuiltin(getattr(thing, "func", thing)):
         return "(…)"  # some Pythons know the signatures of builtins, some do not
     try:
         signature = inspect.signature(thing)
