@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from pyresil.stores.base import LockInfo as LockInfo
     from pyresil.stores.base import LockStore as LockStore
     from pyresil.stores.memory import MemoryLockStore as MemoryLockStore
+    from pyresil.stores.redis.locks import RedisLockStore as RedisLockStore
     from pyresil.stores.sqlite import SQLiteLockStore as SQLiteLockStore
     from pyresil.strategies.bulkhead import Bulkhead as Bulkhead
     from pyresil.strategies.bulkhead import BulkheadStats as BulkheadStats
@@ -88,6 +89,7 @@ _HOMES = {
     "pyresil.stores.backend": ("connect", "Backend"),
     "pyresil.stores.base": ("LockStore", "Granted", "Held", "LockInfo"),
     "pyresil.stores.memory": ("MemoryLockStore",),
+    "pyresil.stores.redis.locks": ("RedisLockStore",),
     "pyresil.stores.sqlite": ("SQLiteLockStore",),
     "pyresil.errors": (
         "PyresilError",

@@ -92,6 +92,13 @@ def valkey(_session_servers):
 
 
 @pytest.fixture(scope="session")
+def system_redis(_session_servers):
+    """The shared `ValkeyServer` that runs the system's Redis."""
+    binary = redis_binaries()["redis"]
+    return _session_servers.get("redis", lambda folder: ValkeyServer(folder, binary=binary))
+
+
+@pytest.fixture(scope="session")
 def valkey_cluster(_session_servers):
     """The shared `ValkeyCluster` of three nodes."""
     return _session_servers.get("cluster", ValkeyCluster)

@@ -112,6 +112,10 @@ class Backend:
             from pyresil.stores.sqlite import SQLiteLockStore
 
             return SQLiteLockStore(self._path, prefix=self.prefix)
+        if self._scheme.startswith("redis"):
+            from pyresil.stores.redis.locks import RedisLockStore
+
+            return RedisLockStore(self._url, prefix=self.prefix)
         _refuse(f"{self._scheme} has no lock store")
 
     def close(self) -> None:

@@ -6,8 +6,11 @@ import json
 import sqlite3
 
 import pytest
+import redis
 
-from pyresil.errors import ConfigurationError, StoreError
+from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
+from pyresil.stores.base import Granted, Held
+from pyresil.stores.redis import RedisLockStore
 from pyresil.stores.sqlite import SQLiteLockStore
 from tests.support.stores import LOCK_STORES
 
@@ -100,3 +103,190 @@ def test_L18_a_row_written_by_a_foreign_program_on_sqlite(tmp_path, column, valu
     assert [row[:3] for row in after if "fine" not in row[0]] == [
         row[:3] for row in before if "fine" not in row[0]
     ]
+
+
+def redis_name(prefix, key):
+    return f"{prefix}{{lock:{key}}}"
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("kind", ["reset", "silent"])
+def test_L5_the_first_reply_of_acquire_is_lost_on_redis(valkey, new_proxy, prefix, kind):
+    proxy = new_proxy(valkey)
+    client = redis.Redis(port=valkey.port)
+    store = RedisLockStore(redis.Redis(port=proxy.port), prefix=prefix)
+    before = store.acquire("k", "warm-up", 60_000).token
+    store.release("k", "warm-up")
+    proxy.drop_replies(1, b"EVALSHA", cut=kind == "reset")
+    if kind == "silent":
+        with pytest.raises(StoreUnavailableError):
+            store.acquire("k", "a", 60_000, timeout=0.5)
+    answer = store.acquire("k", "a", 60_000)
+    assert proxy.replies_dropped == 1
+    assert isinstance(answer, Granted)
+    assert answer.token > before
+    assert int(client.get(redis_name(prefix, "k") + ":token")) == answer.token, "the counter moved once"
+    assert int(client.hget(redis_name(prefix, "k"), "token")) == answer.token
+    assert 0 < client.pttl(redis_name(prefix, "k")) <= 60_000
+    client.close()
+
+
+@pytest.mark.server
+def test_L5_the_first_reply_of_release_is_lost_on_redis(valkey, new_proxy, prefix):
+    proxy = new_proxy(valkey)
+    client = redis.Redis(port=valkey.port)
+    store = RedisLockStore(redis.Redis(port=proxy.port), prefix=prefix)
+    store.acquire("k", "a", 60_000)
+    store.release("k", "nobody")
+    proxy.drop_replies(1, b"EVALSHA")
+    store.release("k", "a")
+    assert proxy.replies_dropped == 1
+    assert not client.exists(redis_name(prefix, "k"))
+    client.close()
+
+
+@pytest.mark.server
+def test_L5_the_first_reply_of_renew_is_lost_on_redis(valkey, new_proxy, prefix):
+    proxy = new_proxy(valkey)
+    client = redis.Redis(port=valkey.port)
+    store = RedisLockStore(redis.Redis(port=proxy.port), prefix=prefix)
+    store.acquire("k", "a", 20_000)
+    store.renew("k", "a", 20_000)
+    proxy.drop_replies(1, b"EVALSHA")
+    assert store.renew("k", "a", 10_000) is True
+    assert proxy.replies_dropped == 1
+    assert 0 < client.pttl(redis_name(prefix, "k")) <= 10_000
+    client.close()
+
+
+@pytest.mark.server
+def test_L8_script_flush_between_the_calls(valkey, prefix):
+    store = RedisLockStore(valkey.url, prefix=prefix)
+    store.acquire("k", "warm-up", 60_000)
+    store.force_release("k")
+    for call in (
+        lambda: isinstance(store.acquire("k", "a", 60_000), Granted),
+        lambda: store.renew("k", "a", 60_000),
+        lambda: store.inspect("k").owner == "a",
+        lambda: not store.wait_for_release("k", timeout=0.01),
+        lambda: store.release("k", "a"),
+    ):
+        assert valkey.send("SCRIPT", "FLUSH").startswith(b"+OK")
+        assert call()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("by", ["client", "url"])
+def test_L9_keys_on_a_cluster(valkey_cluster, prefix, by):
+    keys = [
+        "k",
+        "a{b}c",
+        "x}y",
+        "}",
+        "}x",
+        "\u4e2d" * 500,
+        "\U0001f512" * 500,
+        "\u0633\u0644\u0627\u0645" * 125,
+    ]
+    client = redis.RedisCluster(port=valkey_cluster.port, host="127.0.0.1")
+    store = RedisLockStore(client if by == "client" else valkey_cluster.url, prefix=prefix)
+    tokens = {}
+    for number, key in enumerate(keys):
+        tokens[key] = store.acquire(key, f"o{number}", 60_000).token
+    for number, key in enumerate(keys):
+        refused = store.acquire(key, "another", 60_000)
+        assert isinstance(refused, Held)
+        assert refused.token == tokens[key]
+        assert store.renew(key, f"o{number}", 60_000) is True
+        assert store.renew(key, "another", 60_000) is False
+    assert [info.key for info in store.scan()] == sorted(keys)
+    for number, key in enumerate(keys):
+        assert store.release(key, f"o{number}") is True
+    assert store.scan() == []
+    client.close()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("decode", [False, True])
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_L10_clients_with_and_without_decoding_and_both_protocols(valkey, prefix, decode, protocol):
+    client = redis.Redis(port=valkey.port, decode_responses=decode, protocol=protocol)
+    plain = RedisLockStore(redis.Redis(port=valkey.port), prefix=prefix)
+    store = RedisLockStore(client, prefix=prefix)
+    answer = store.acquire("k", "a", 60_000, "host 1")
+    assert isinstance(answer, Granted)
+    assert plain.acquire("k", "a", 60_000, "host 1") == answer
+    assert store.acquire("k", "b", 60_000)[1:] == (answer.token, "host 1")
+    assert store.renew("k", "b", 60_000) is False
+    assert store.renew("k", "a", 60_000) is True
+    assert store.inspect("k")[:3] == plain.inspect("k")[:3] == ("k", "a", answer.token)
+    assert store.scan()[0][:3] == ("k", "a", answer.token)
+    assert store.release("k", "b") is False
+    assert store.release("k", "a") is True
+    client.close()
+
+
+FOREIGN = {
+    "string": (("SET", "theirs"), ("GET",)),
+    "list": (("RPUSH", "theirs"), ("LRANGE", "0", "-1")),
+    "hash": (("HSET", "field", "theirs"), ("HGETALL",)),
+    "set": (("SADD", "theirs"), ("SMEMBERS",)),
+}
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_L18_a_key_written_by_a_foreign_program_on_redis(valkey, prefix, kind):
+    write, read = FOREIGN[kind]
+    client = redis.Redis(port=valkey.port, decode_responses=True)
+    store = RedisLockStore(client, prefix=prefix)
+    name = redis_name(prefix, "k")
+    client.execute_command(write[0], name, *write[1:])
+    before = client.execute_command(read[0], name, *read[1:])
+    for call in (
+        lambda: store.acquire("k", "a", 1_000),
+        lambda: store.renew("k", "a", 1_000),
+        lambda: store.release("k", "a"),
+        lambda: store.force_release("k"),
+        lambda: store.inspect("k"),
+        store.scan,
+    ):
+        with pytest.raises(StoreError, match="written by another program"):
+            call()
+    assert client.execute_command(read[0], name, *read[1:]) == before
+    assert client.ttl(name) == -1
+    client.close()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    "value", ["a word", "-5", "1.5", "1e3", "", "0", "9007199254740991", "99999999999999999999"]
+)
+def test_L18_a_counter_written_by_a_foreign_program_on_redis(valkey, prefix, value):
+    client = redis.Redis(port=valkey.port, decode_responses=True)
+    store = RedisLockStore(client, prefix=prefix)
+    counter = redis_name(prefix, "k") + ":token"
+    client.set(counter, value)
+    with pytest.raises(StoreError, match="written by another program"):
+        store.acquire("k", "a", 1_000)
+    assert client.get(counter) == value
+    assert store.inspect("k") is None, "nothing was granted"
+    client.close()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("token", ["a word", "-5", "1.5", "0", "99999999999999999999"])
+def test_L18_a_token_written_by_a_foreign_program_on_redis(valkey, prefix, token):
+    client = redis.Redis(port=valkey.port, decode_responses=True)
+    store = RedisLockStore(client, prefix=prefix)
+    store.acquire("k", "a", 60_000)
+    client.hset(redis_name(prefix, "k"), "token", token)
+    for call in (
+        lambda: store.acquire("k", "a", 60_000),
+        lambda: store.acquire("k", "b", 60_000),
+        lambda: store.inspect("k"),
+    ):
+        with pytest.raises(StoreError, match="fencing token"):
+            call()
+    assert client.hget(redis_name(prefix, "k"), "token") == token
+    client.close()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pathlib
 
 from pyresil.stores.memory import MemoryLockStore
+from pyresil.stores.redis import RedisLockStore
 from pyresil.stores.sqlite import SQLiteLockStore
 from pyresil.testing import ManualClock
+from tests.support.valkey import redis_binaries
 
 
 class Harness:
@@ -99,10 +101,131 @@ class SQLiteManualTime(SQLite):
         self.clock.advance(seconds)
 
 
+class Redis(Harness):
+    """The shared server, by a client of the application's with its defaults."""
+
+    options = {}
+
+    def __init__(self, request):
+        super().__init__(request)
+        self.prefix = request.getfixturevalue("prefix")
+        self.server = self.get_server()
+
+    def get_server(self):
+        return self.request.getfixturevalue("valkey")
+
+    def client(self):
+        import redis
+
+        return redis.Redis.from_url(self.server.url, **self.options)
+
+    def make(self):
+        return RedisLockStore(self.client(), prefix=self.prefix)
+
+
+class SystemRedis(Redis):
+    """The system's own Redis, where it is installed."""
+
+    def get_server(self):
+        return self.request.getfixturevalue("system_redis")
+
+
+class RedisByUrl(Redis):
+    """The shared server, by URL."""
+
+    def client(self):
+        return self.server.url
+
+
+class RedisDecoded(Redis):
+    """A decoding client that speaks the older protocol."""
+
+    options = {"decode_responses": True, "protocol": 2}
+
+
+class RedisDecodedNew(Redis):
+    """A decoding client that speaks the newer protocol."""
+
+    options = {"decode_responses": True, "protocol": 3}
+
+
+class ValkeyClient(Redis):
+    """A client of valkey-py."""
+
+    def client(self):
+        import pytest
+
+        valkey = pytest.importorskip("valkey")
+        return valkey.Valkey.from_url(self.server.url)
+
+
+class RedisCluster(Redis):
+    """A cluster of three nodes, by a client of the application's."""
+
+    def get_server(self):
+        return self.request.getfixturevalue("valkey_cluster")
+
+    def client(self):
+        import redis
+
+        return redis.RedisCluster(host="127.0.0.1", port=self.server.port)
+
+
+class RedisClusterByUrl(RedisCluster):
+    """The cluster, by URL."""
+
+    def client(self):
+        return self.server.url
+
+
+class RedisDurable(Redis):
+    """A server of the test's own that writes every command to its file."""
+
+    can_restart = True
+
+    def get_server(self):
+        return self.request.getfixturevalue("new_valkey")(durable=True)
+
+    def restart(self):
+        self.server.restart()
+        return self.opened[0]
+
+
+class RedisForgetful(RedisDurable):
+    """The same, and what a server keeps of scripts and connections is gone too."""
+
+    def restart(self):
+        self.server.send("SCRIPT", "FLUSH")
+        self.server.kill()
+        self.server.start()
+        return self.opened[0]
+
+
 #: Name to harness.
 LOCK_STORES = {
     "memory": Memory,
     "memory-real-time": MemoryRealTime,
     "sqlite": SQLite,
     "sqlite-manual-time": SQLiteManualTime,
+    "redis": Redis,
+    "redis-cluster": RedisCluster,
+}
+
+if "redis" in redis_binaries():
+    LOCK_STORES["redis-of-the-system"] = SystemRedis
+
+#: Further clients of the same servers, for what depends on the client.
+MORE_CLIENTS = {
+    "redis-by-url": RedisByUrl,
+    "redis-decoded": RedisDecoded,
+    "redis-decoded-resp3": RedisDecodedNew,
+    "redis-cluster-by-url": RedisClusterByUrl,
+    "valkey-py": ValkeyClient,
+}
+
+#: Stores whose server a test may restart.
+DURABLE = {
+    "sqlite": SQLite,
+    "redis": RedisDurable,
+    "redis-killed": RedisForgetful,
 }

@@ -1,0 +1,115 @@
+"""Connections to one Redis server, with a time limit on every exchange.
+
+The client that an application hands over says where the server is and how to log in; the connections are our own. Its retries
+(ten by default) would outlive a lease, and a client without a socket timeout would wait for a hung server for ever.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from pyresil.clock import SYSTEM
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_MAX_IDLE = 8
+
+#: What belongs to the client's own pool and its retries.
+_NOT_OURS = ("retry", "retry_on_error", "retry_on_timeout", "event_dispatcher", "himport_registry")
+_NOT_OURS_PREFIXES = ("maint", "orig_", "oss_")
+
+
+class Server:
+    """One server: where it is, and the connections to it that are idle.
+
+    Args:
+        connection_class: Class of the client's connections.
+        options: Its arguments, as the client's pool has them.
+        errors: The module of the client library's exceptions.
+    """
+
+    def __init__(self, connection_class: Any, options: dict[str, Any], errors: ModuleType) -> None:
+        self._class = connection_class
+        self._options = {
+            name: value
+            for name, value in options.items()
+            if name not in _NOT_OURS and not name.startswith(_NOT_OURS_PREFIXES)
+        }
+        # Replies are bytes whatever the client does with its own, and are read by us.
+        self._options.update(decode_responses=False, health_check_interval=0)
+        self._errors = errors
+        self._idle: list[tuple[int, Any]] = []
+        pool = options.get("connection_pool")
+        if pool is not None and hasattr(pool, "service_name"):
+            self.name = f"{pool.service_name} (by Sentinel)"
+        elif "path" in options:
+            self.name = str(options["path"])
+        else:
+            self.name = f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
+
+    def at(self, host: str, port: int) -> Server:
+        """The same with another address, for a redirection."""
+        return Server(self._class, {**self._options, "host": host, "port": port}, self._errors)
+
+    def exchange(self, words: tuple[Any, ...], deadline: float, *, asking: bool = False) -> Any:
+        """Send one command and return its reply.
+
+        Args:
+            words: The command.
+            deadline: On the system's monotonic clock.
+            asking: Whether the cluster said to ask this node.
+
+        Raises:
+            Exception: What the client library raises; its TimeoutError where there was no reply in time.
+        """
+        left = deadline - SYSTEM.monotonic()
+        if left <= 0.0:
+            raise self._errors.TimeoutError("no time left")
+        connection = self._take(left)
+        clean = False
+        try:
+            if asking:
+                connection.send_command("ASKING")
+                connection.read_response()
+            connection.send_command(*words)
+            if not connection.can_read(timeout=max(deadline - SYSTEM.monotonic(), 0.001)):
+                raise self._errors.TimeoutError(f"no reply within {left:.3g} s")
+            reply = connection.read_response()
+            clean = True
+        except self._errors.ResponseError:
+            clean = True  # an answer as well: the connection is in step
+            raise
+        finally:
+            if clean:
+                self._give_back(connection)
+            else:
+                connection.disconnect()
+        return reply
+
+    def _take(self, left: float) -> Any:
+        pid = os.getpid()
+        while self._idle:
+            try:
+                owner, connection = self._idle.pop()
+            except IndexError:
+                break  # another thread was faster
+            if owner == pid:
+                return connection
+        connection = self._class(**{**self._options, "socket_timeout": left, "socket_connect_timeout": left})
+        connection.connect()
+        return connection
+
+    def _give_back(self, connection: Any) -> None:
+        if len(self._idle) < _MAX_IDLE:
+            self._idle.append((os.getpid(), connection))
+        else:
+            connection.disconnect()
+
+    def close(self) -> None:
+        """Close what is idle; connections of a parent process are let go."""
+        while self._idle:
+            owner, connection = self._idle.pop()
+            if owner == os.getpid():
+                connection.disconnect()

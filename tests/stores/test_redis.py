@@ -1,0 +1,473 @@
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+import redis
+
+from pyresil.clock import SYSTEM
+from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
+from pyresil.stores.backend import connect
+from pyresil.stores.base import MAX_TOKEN, Granted, Held
+from pyresil.stores.redis import RedisLockStore
+from pyresil.stores.redis.locks import escape, unescape
+from tests.support.processes import free_port, run_python, wait_until
+
+pytestmark = pytest.mark.server
+
+LOCK = b"%s{lock:%s}"
+
+
+@pytest.fixture
+def client(valkey):
+    with redis.Redis.from_url(valkey.url) as made:
+        yield made
+
+
+@pytest.fixture
+def store(client, prefix):
+    with RedisLockStore(client, prefix=prefix) as made:
+        yield made
+
+
+@pytest.fixture
+def name(prefix):
+    """The server's name of a lock."""
+    return lambda key: f"{prefix}{{lock:{key}}}"
+
+
+def one_line(error):
+    text = str(error.value)
+    assert "\n" not in text
+    assert text.startswith("Redis")
+    return text
+
+
+def elapsed_since(began):
+    return SYSTEM.monotonic() - began
+
+
+def test_nothing_is_opened_by_the_constructor():
+    RedisLockStore(f"redis://127.0.0.1:{free_port()}/0")
+    RedisLockStore(f"redis+cluster://127.0.0.1:{free_port()}")
+    RedisLockStore(f"redis+sentinel://127.0.0.1:{free_port()}/service/0")
+
+
+@pytest.mark.parametrize("bad", [None, 5, b"redis://x", object()])
+def test_what_is_no_client_is_refused(bad):
+    with pytest.raises(ConfigurationError, match=r"client must be a URL, or a redis\.Redis"):
+        RedisLockStore(bad)
+
+
+def test_an_asyncio_client_is_refused():
+    import redis.asyncio
+
+    with pytest.raises(ConfigurationError, match="asyncio"):
+        RedisLockStore(redis.asyncio.Redis())
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis+sentinel://host:1",
+        "redis+sentinel://host:1/service/x",
+        "redis+sentinel://host:x/service",
+        "redis+cluster://:7000",
+        "redis+cluster://h:1/5",
+        "redis+cluster://h:1?nonsense=1",
+        "redis+cluster://h:1?ssl=maybe",
+        "http://h",
+        "redis://h:port/0",
+    ],
+)
+def test_a_bad_url_is_refused(url):
+    with pytest.raises(ConfigurationError, match="Redis store: url must be one of"):
+        RedisLockStore(url)
+
+
+@pytest.mark.parametrize("bad", ["a{b", "}", None, "\n"])
+def test_a_bad_prefix_is_refused(client, bad):
+    with pytest.raises(ConfigurationError, match="prefix"):
+        RedisLockStore(client, prefix=bad)
+
+
+@pytest.mark.parametrize("key", ["k", "a{b}c", "}", "{}", "%", "%7B", "%257D", "{%7D", "\u00e9"])
+def test_escaping_is_undone(key):
+    assert b"{" not in escape(key)
+    assert b"}" not in escape(key)
+    assert unescape(escape(key)) == key
+
+
+def test_what_the_server_sees(store, client, name):
+    token = store.acquire("k", "owner-1", 60_000, "host 1").token
+    row = client.hgetall(name("k"))
+    assert row.pop(b"acquired")
+    assert row == {b"owner": b"owner-1", b"token": str(token).encode(), b"meta": b"host 1"}
+    assert 59_000 < client.pttl(name("k")) <= 60_000
+    assert int(client.get(name("k") + ":token")) == token
+    store.release("k", "owner-1")
+    assert not client.exists(name("k"))
+
+
+def test_the_counter_is_kept_seven_days_and_longer_than_the_lock(store, client, name):
+    week = 7 * 86_400_000
+    store.acquire("k", "a", 60_000)
+    assert week < client.pttl(name("k") + ":token") <= week + 60_000
+    store.renew("k", "a", 5 * week)
+    assert client.pttl(name("k") + ":token") > 5.9 * week
+
+
+def test_nothing_else_is_left_after_a_release(store, client, prefix):
+    store.acquire("k", "a", 60_000)
+    assert store.wait_for_release("k", timeout=0.01) is False
+    store.release("k", "a")
+    store.acquire("k", "b", 60_000)
+    store.release("k", "b")
+    left = sorted(client.keys(f"{prefix}*"))
+    assert all(client.pttl(key) > 0 for key in left)
+    client.pexpire(f"{prefix}{{lock:k}}:waiters", 1)
+    client.pexpire(f"{prefix}{{lock:k}}:bell", 1)
+    wait_until(lambda: len(client.keys(f"{prefix}*")) == 1)
+
+
+def test_tokens_grow_though_the_server_lost_everything(store, client):
+    token = store.acquire("k", "a", 60_000).token
+    client.flushall()
+    assert store.renew("k", "a", 60_000) is False
+    assert store.acquire("k", "b", 60_000).token > token
+
+
+def test_tokens_grow_with_a_counter_ahead_of_time(store, client, name):
+    client.set(name("k") + ":token", MAX_TOKEN - 2)
+    assert store.acquire("k", "a", 1_000) == Granted(MAX_TOKEN - 1)
+    store.release("k", "a")
+    assert store.acquire("k", "a", 1_000) == Granted(MAX_TOKEN)
+    store.release("k", "a")
+    with pytest.raises(StoreError, match="written by another program"):
+        store.acquire("k", "a", 1_000)
+    assert int(client.get(name("k") + ":token")) == MAX_TOKEN
+
+
+def test_a_release_wakes_a_waiter_at_once(store):
+    store.acquire("k", "a", 60_000)
+    answers = []
+
+    def wait():
+        answers.append(store.wait_for_release("k", timeout=20))
+        answers.append(SYSTEM.monotonic())
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    thread.join(0.3)
+    began = SYSTEM.monotonic()
+    store.release("k", "a")
+    thread.join(5)
+    assert answers[0] is True
+    assert answers[1] - began < 2
+
+
+def test_each_release_lets_one_of_many_waiters_in(store):
+    store.acquire("k", "first", 60_000)
+    let_in = []
+
+    def work(number):
+        while isinstance(store.acquire("k", f"w{number}", 60_000), Held):
+            store.wait_for_release("k", timeout=10)
+        let_in.append(number)
+        store.release("k", f"w{number}")
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    SYSTEM.sleep(0.2)
+    began = SYSTEM.monotonic()
+    store.release("k", "first")
+    for thread in threads:
+        thread.join(10)
+    assert sorted(let_in) == list(range(8))
+    assert elapsed_since(began) < 5
+
+
+def test_a_waiter_wakes_when_the_lock_expires(store):
+    store.acquire("k", "a", 200)
+    began = SYSTEM.monotonic()
+    assert store.wait_for_release("k", timeout=20) is True
+    assert elapsed_since(began) < 5
+    assert isinstance(store.acquire("k", "b", 1_000), Granted)
+
+
+def test_an_unreachable_server_is_unknown_within_the_timeout():
+    store = RedisLockStore(redis.Redis(port=free_port()))
+    for call in (
+        lambda: store.acquire("k", "a", 1_000, timeout=0.3),
+        lambda: store.renew("k", "a", 1_000, timeout=0.3),
+        lambda: store.release("k", "a", timeout=0.3),
+        lambda: store.inspect("k", timeout=0.3),
+        lambda: store.scan(timeout=0.3),
+    ):
+        began = SYSTEM.monotonic()
+        with pytest.raises(StoreUnavailableError, match="cannot be reached") as error:
+            call()
+        assert elapsed_since(began) < 3
+        one_line(error)
+
+
+@pytest.mark.parametrize("kind", ["cluster", "sentinel"])
+def test_unreachable_nodes_are_unknown_within_the_timeout(kind):
+    path = "/service/0" if kind == "sentinel" else ""
+    store = RedisLockStore(f"redis+{kind}://127.0.0.1:{free_port()}{path}")
+    began = SYSTEM.monotonic()
+    with pytest.raises(StoreUnavailableError, match="cannot be reached") as error:
+        store.acquire("k", "a", 1_000, timeout=0.3)
+    assert elapsed_since(began) < 5
+    one_line(error)
+
+
+def test_a_hung_server_is_unknown_within_the_timeout(new_valkey):
+    server = new_valkey()
+    store = RedisLockStore(redis.Redis(port=server.port, socket_timeout=None))
+    store.acquire("k", "a", 60_000)
+    server.pause()
+    began = SYSTEM.monotonic()
+    with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+        store.renew("k", "a", 60_000, timeout=0.5)
+    assert 0.4 < elapsed_since(began) < 4
+    server.resume()
+    assert store.renew("k", "a", 60_000) is True
+
+
+def test_a_server_that_comes_back_in_time_is_used(new_valkey):
+    server = new_valkey(durable=True)
+    store = RedisLockStore(server.url)
+    token = store.acquire("k", "a", 60_000).token
+    server.stop()
+    answers = []
+    thread = SYSTEM.spawn(lambda: answers.append(store.acquire("k", "a", 60_000, timeout=20)), "caller")
+    thread.join(0.3)
+    assert thread.is_alive()
+    server.start()
+    thread.join(20)
+    assert answers == [Granted(token)]
+
+
+def test_wrong_credentials_are_told_without_the_password(new_valkey):
+    server = new_valkey()
+    server.send("CONFIG", "SET", "requirepass", "right-one")
+    url = f"redis://:wrong-one@127.0.0.1:{server.port}/0"
+    began = SYSTEM.monotonic()
+    for store in (
+        RedisLockStore(url),
+        RedisLockStore(f"redis://127.0.0.1:{server.port}/0"),
+        connect(url).locks,
+    ):
+        with pytest.raises(StoreError, match="refused the credentials") as error:
+            store.acquire("k", "a", 1_000)
+        assert not isinstance(error.value, StoreUnavailableError)
+        assert "wrong-one" not in one_line(error)
+        assert "wrong-one" not in repr(store)
+    assert elapsed_since(began) < 5
+    right = RedisLockStore(f"redis://:right-one@127.0.0.1:{server.port}/0")
+    assert isinstance(right.acquire("k", "a", 1_000), Granted)
+
+
+def test_missing_rights_are_told(new_valkey):
+    server = new_valkey()
+    server.send("ACL", "SETUSER", "reader", "on", ">pw", "~*", "+@read", "+hello", "+auth", "+client|setinfo")
+    store = RedisLockStore(f"redis://reader:pw@127.0.0.1:{server.port}/0")
+    with pytest.raises(StoreError, match="refused the credentials") as error:
+        store.acquire("k", "a", 1_000)
+    one_line(error)
+
+
+def test_a_read_only_replica_is_told_and_never_a_held_lock(new_valkey):
+    primary = new_valkey()
+    RedisLockStore(primary.url).acquire("k", "a", 60_000)
+    replica = new_valkey(options=["--replicaof", f"127.0.0.1 {primary.port}"])
+    wait_until(lambda: b"master_link_status:up" in replica.send("INFO", "replication"), 20)
+    store = RedisLockStore(replica.url)
+    for call in (
+        lambda: store.acquire("k", "b", 1_000),
+        lambda: store.renew("k", "b", 1_000),
+        lambda: store.release("k", "b"),
+    ):
+        with pytest.raises(StoreError, match="read-only replica: connect to the primary") as error:
+            call()
+        one_line(error)
+
+
+def test_out_of_memory_refuses_grants_only(new_valkey):
+    server = new_valkey()
+    store = RedisLockStore(server.url)
+    store.acquire("k", "a", 60_000)
+    store.acquire("held", "a", 60_000)
+    server.send("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    server.send("CONFIG", "SET", "maxmemory", "1")
+    with pytest.raises(StoreUnavailableError, match="out of memory") as error:
+        store.acquire("other", "a", 60_000)
+    one_line(error)
+    assert store.renew("k", "a", 60_000) is True
+    assert store.inspect("k").owner == "a"
+    assert store.release("k", "a", 30_000) is True
+    assert store.release("held", "a") is True
+
+
+def test_a_key_that_never_expires_is_another_programs(store, client, name):
+    store.acquire("k", "a", 60_000)
+    client.persist(name("k"))
+    with pytest.raises(StoreError, match="never expires"):
+        store.acquire("k", "b", 1_000)
+    with pytest.raises(StoreError, match="never expires"):
+        store.inspect("k")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(90)
+def test_a_replaced_master_is_found_by_sentinel(new_sentinel):
+    servers = new_sentinel()
+    sentinel = redis.Sentinel(
+        [("127.0.0.1", server.port) for server in servers.sentinels], sentinel_kwargs={"socket_timeout": 1}
+    )
+    stores = [
+        RedisLockStore(servers.url, timeout=15),
+        RedisLockStore(sentinel.master_for(servers.service), timeout=15),
+    ]
+    tokens = []
+    for number, store in enumerate(stores):
+        tokens.append(store.acquire(f"k{number}", "a", 60_000).token)
+    wait_until(lambda: servers.replica.send("EXISTS", "pyresil:{lock:k1}").startswith(b":1"))
+    servers.primary.kill()
+    for number, store in enumerate(stores):
+        assert store.acquire(f"k{number}", "b", 60_000).token == tokens[number]
+        assert store.renew(f"k{number}", "a", 60_000) is True
+        assert store.release(f"k{number}", "a") is True
+        assert store.acquire(f"k{number}", "b", 60_000).token > tokens[number]
+    assert servers.primary_port() == servers.replica.port
+
+
+def test_a_cluster_that_moves_a_slot_is_followed(new_cluster, prefix):
+    cluster = new_cluster()
+    client = redis.RedisCluster(host="127.0.0.1", port=cluster.port)
+    store = RedisLockStore(client, prefix=prefix)
+    token = store.acquire("k", "a", 60_000).token
+    slot = client.keyslot(f"{prefix}{{lock:k}}")
+    source = client.get_node_from_key(f"{prefix}{{lock:k}}")
+    ids = {node.port: node.send("CLUSTER", "MYID").split(b"\r\n")[1].decode() for node in cluster.nodes}
+    old = next(node for node in cluster.nodes if node.port == source.port)
+    new = next(node for node in cluster.nodes if node.port != source.port)
+    new.send("CLUSTER", "SETSLOT", str(slot), "IMPORTING", ids[old.port])
+    old.send("CLUSTER", "SETSLOT", str(slot), "MIGRATING", ids[new.port])
+    names = old.send("CLUSTER", "GETKEYSINSLOT", str(slot), "10").split(b"\r\n")
+    for found in (line.decode() for line in names if line.startswith(prefix.encode())):
+        assert old.send("MIGRATE", "127.0.0.1", str(new.port), found, "0", "2000").startswith(b"+OK")
+    assert store.renew("k", "a", 60_000) is True, "asked the node that imports it"
+    for node in (new, old, *cluster.nodes):
+        node.send("CLUSTER", "SETSLOT", str(slot), "NODE", ids[new.port])
+    assert store.acquire("k", "a", 60_000) == Granted(token)
+    assert store.acquire("k", "b", 60_000).token == token
+    assert store.release("k", "a") is True
+    client.close()
+
+
+def test_a_unix_socket(new_valkey, tmp_path):
+    path = f"/tmp/pyresil-{os.getpid()}.sock"
+    new_valkey(options=["--unixsocket", path])
+    store = RedisLockStore(redis.Redis(unix_socket_path=path))
+    assert isinstance(store.acquire("k", "a", 1_000), Granted)
+    by_url = RedisLockStore(f"unix://{path}")
+    assert isinstance(by_url.acquire("k", "b", 1_000), Held)
+
+
+def test_connections_are_few_and_not_shared_with_a_forked_child(store):
+    store.acquire("k", "a", 60_000)
+    threads = [threading.Thread(target=lambda n=n: store.acquire(f"t{n}", "a", 60_000)) for n in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert 1 <= len(store._link._server._idle) <= 8
+    pid = os.fork()
+    if pid == 0:
+        try:
+            good = isinstance(store.acquire("k", "b", 1_000), Held) and store.renew("t1", "a", 60_000)
+        finally:
+            os._exit(0 if good else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert store.renew("k", "a", 60_000) is True
+
+
+def test_an_interrupted_call_leaves_no_connection_out_of_step(valkey, prefix):
+    done = run_python(
+        """
+        import signal, sys
+        from pyresil.stores.redis import RedisLockStore
+        store = RedisLockStore(sys.argv[1], prefix=sys.argv[2])
+        store.acquire("k", "a", 60_000)
+
+        class Interrupt(BaseException):
+            pass
+
+        def handler(*_):
+            raise Interrupt
+
+        signal.signal(signal.SIGALRM, handler)
+        hit = 0
+        for turn in range(400):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.00002 + (turn % 40) * 0.00001)
+                for _ in range(20):
+                    info = store.inspect("k")
+                    assert info.owner == "a", info
+                    assert store.inspect("free") is None
+                    assert store.renew("k", "a", 60_000) is True
+            except Interrupt:
+                hit += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        print(hit)
+        """,
+        valkey.url,
+        prefix,
+    )
+    assert int(done.stdout) > 50
+
+
+def test_gevent_greenlets_go_on_while_one_waits(valkey, prefix):
+    done = run_python(
+        """
+        from gevent import monkey; monkey.patch_all()
+        import gevent, sys
+        from pyresil.stores.redis import RedisLockStore
+        store = RedisLockStore(sys.argv[1], prefix=sys.argv[2])
+        store.acquire("k", "a", 60_000)
+        waiting = gevent.spawn(store.wait_for_release, "k", timeout=10)
+        ticks = 0
+        for _ in range(20):
+            ticks += 1
+            gevent.sleep(0.01)
+        assert not waiting.ready()
+        store.release("k", "a")
+        assert waiting.get(timeout=5) is True
+        print(ticks)
+        """,
+        valkey.url,
+        prefix,
+    )
+    assert int(done.stdout) == 20
+
+
+def test_importing_it_loads_no_client():
+    done = run_python("import sys, pyresil.stores.redis; print('redis' in sys.modules)")
+    assert done.stdout.strip() == "False"
+
+
+def test_a_missing_client_library_names_the_extra():
+    code = """
+        import sys
+        sys.modules["redis"] = None
+        from pyresil.stores.backend import connect
+        try:
+            connect("redis://u:secret@localhost:1/0")
+        except ImportError as error:
+            print(error)
+    """
+    assert run_python(code).stdout.strip() == 'redis is not installed: pip install "pyresil[redis]"'
