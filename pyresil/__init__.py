@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyresil._engine.backoff import Exponential as Exponential
     from pyresil._engine.backoff import Linear as Linear
     from pyresil._engine.budget import RetryBudget as RetryBudget
+    from pyresil._engine.circuit import CircuitState as CircuitState
     from pyresil._execution import Attempt as Attempt
     from pyresil._execution import Execution as Execution
     from pyresil.cancel import CancelToken as CancelToken
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from pyresil.errors import TimeoutSaturatedError as TimeoutSaturatedError
     from pyresil.events import Event as Event
     from pyresil.events import subscribe as subscribe
-    from pyresil.locks.lease import Lease as Lease
-    from pyresil.locks.locks import Locks as Locks
     from pyresil.outcome import Failure as Failure
     from pyresil.outcome import Success as Success
     from pyresil.outcome import caused_by as caused_by
@@ -62,6 +61,8 @@ if TYPE_CHECKING:
     from pyresil.stores.sqlite import SQLiteLockStore as SQLiteLockStore
     from pyresil.strategies.bulkhead import Bulkhead as Bulkhead
     from pyresil.strategies.bulkhead import BulkheadStats as BulkheadStats
+    from pyresil.strategies.circuit_breaker import CircuitBreaker as CircuitBreaker
+    from pyresil.strategies.circuit_breaker import CircuitStats as CircuitStats
     from pyresil.strategies.fallback import Fallback as Fallback
     from pyresil.strategies.hedge import Hedge as Hedge
     from pyresil.strategies.retry import Retry as Retry
@@ -78,6 +79,7 @@ _HOMES = {
     "pyresil.strategies.retry": ("Retry",),
     "pyresil._engine.backoff": ("Backoff", "Exponential", "Constant", "Linear", "Decorrelated"),
     "pyresil._engine.budget": ("RetryBudget",),
+    "pyresil.strategies.circuit_breaker": ("CircuitBreaker", "CircuitState", "CircuitStats"),
     "pyresil.strategies.fallback": ("Fallback",),
     "pyresil.strategies.bulkhead": ("Bulkhead", "BulkheadStats"),
     "pyresil.strategies.timeout": ("Timeout",),
@@ -87,8 +89,6 @@ _HOMES = {
     "pyresil.clock": ("Clock", "SystemClock"),
     "pyresil.outcome": ("Success", "Failure", "caused_by"),
     "pyresil.events": ("Event", "subscribe"),
-    "pyresil.locks.locks": ("Locks",),
-    "pyresil.locks.lease": ("Lease",),
     "pyresil.strategy": ("Strategy", "Guard", "Stepper", "Call"),
     "pyresil.stores.backend": ("connect", "Backend"),
     "pyresil.stores.base": ("LockStore", "Granted", "Held", "LockInfo"),

@@ -1,0 +1,370 @@
+"""The options of a circuit breaker, and the calls that go through it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyresil._engine.circuit import Circuit, Ticket
+from pyresil._engine.windows import FAILED, SLOW, Rules
+from pyresil._functions import describe_function
+from pyresil._validate import Checker
+from pyresil.clock import Clock
+from pyresil.errors import CircuitOpenError, report_exception
+from pyresil.events import CircuitRejected, emit
+from pyresil.outcome import PLAIN, Failure, Judge, Success
+from pyresil.strategies.circuit_breaker.control import CircuitControl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyresil._engine.windows import Window
+    from pyresil.context import Context
+    from pyresil.durations import Duration
+    from pyresil.outcome import Outcome
+    from pyresil.strategy import Run
+
+__all__ = ["CircuitBreaker"]
+
+#: The most calls of a count window, a byte each.
+_MOST_CALLS = 1_000_000
+#: The length of a break where ``open_for`` is a function that has not given one yet, in seconds.
+_FIRST_BREAK = 30.0
+
+
+class _Default(int):
+    """The default of ``minimum_calls``, which a smaller window lowers; a given number is never changed."""
+
+    __slots__ = ()
+
+
+_MINIMUM_CALLS = _Default(10)
+
+
+def _window(check: Checker, value: object) -> tuple[int | None, float | None]:
+    """The calls or the seconds of a window; a second where it is neither."""
+    if isinstance(value, (bool, float)):
+        check.fault("window", 'a number of calls (an int) or a duration such as "30s"', value)
+        return None, 1.0
+    if isinstance(value, int):
+        return check.integer("window", value, 1, _MOST_CALLS), None
+    return None, check.duration("window", value)  # type: ignore[arg-type]  # what is no duration is refused there
+
+
+class CircuitBreaker(CircuitControl):
+    """Rejects calls at once while the dependency is failing, and lets probes find out when it is back.
+
+    Closed, it counts calls in a window and opens with the recorded call that makes a rate reach its limit. Open, it rejects
+    until the break is over; the next call after that (there is no timer) makes it half-open. Half-open, ``half_open_calls``
+    probes are admitted in all: when ``half_open_successes`` of them succeeded it closes with an empty window, and as soon as
+    that can no longer be reached it opens again. A probe that ends unjudged gives its permit back; one that takes longer
+    than ``probe_timeout`` loses it, and its result counts no more; a slow one counts as failed. A result counts in the era
+    that admitted it: one that comes late changes nothing.
+
+    Args:
+        name: Shown in errors, events and logs.
+        failure_rate: The share of failures in the window that opens it, above 0 and at most 1.
+        minimum_calls: No rate is judged with fewer calls in the window. Default: 10, or a smaller ``window``.
+        window: An int is the last so many calls; a string or timedelta the calls of the last so much time, in ten segments
+            (a call counts for 90 to 100 % of it).
+        slow_call: A call that takes longer is slow (a duration); None: none is.
+        slow_call_rate: The share of slow calls in the window that opens it, above 0 and at most 1.
+        open_for: The length of a break (a duration), or a function that gives it for the number of openings in a row, from
+            1. What that raises, or returns wrongly, is logged and the length before, or 30 s, is used. A ``Retry-After`` of
+            the outcome that opens it lengthens that break, to one hour at most.
+        half_open_calls: How many probes are admitted in all.
+        half_open_successes: How many of them must succeed. Default: all.
+        probe_timeout: How long a probe keeps its permit (a duration). Default: the length of the break.
+        share: State shared between processes; not available yet.
+        health_check: Called without arguments in a thread of the library, in place of probes, when a call comes after the
+            break is over; callers are rejected until it returns something true (closes) or fails (opens again).
+        handle: Exception type, tuple of them, or predicate of the error: what counts as failure. Default: the default
+            verdicts.
+        handle_result: Predicate of the value: what counts as failure. Default: a ``status_code`` of 408, 425, 429, 500 and
+            above.
+        clock: Default: the policy's.
+
+    Raises:
+        ConfigurationError: An option is out of range or of the wrong type.
+
+    A rejected execution raises `CircuitOpenError`. Its ``last_failure`` is the last error that was counted: that object while
+    somebody else keeps it; later, and always where the type takes no weak references (as most built-in ones), a copy without
+    traceback, cause and context, so that the breaker keeps nothing of the failed call alive.
+
+    Events: `CircuitOpened`, `CircuitHalfOpened`, `CircuitClosed`, `CircuitIsolated`, `CircuitRejected`, in the order in which
+    things happened. Transitions are logged as warnings.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        failure_rate: float = 0.5,
+        minimum_calls: int = _MINIMUM_CALLS,
+        window: int | str | Duration = 20,
+        slow_call: Duration | None = None,
+        slow_call_rate: float = 1.0,
+        open_for: Duration | Callable[[int], Duration] = "30s",
+        half_open_calls: int = 1,
+        half_open_successes: int | None = None,
+        probe_timeout: Duration | None = None,
+        share: object = None,
+        health_check: Callable[[], object] | None = None,
+        handle: type[BaseException] | tuple[type[BaseException], ...] | Callable[[Any], object] | None = None,
+        handle_result: Callable[[Any], object] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        check = Checker(self.kind, name)
+        check.name(name)
+        calls, span = _window(check, window)
+        minimum = check.integer("minimum_calls", minimum_calls)
+        if calls is not None and minimum > calls:
+            if minimum_calls is not _MINIMUM_CALLS:
+                check.fault(
+                    "minimum_calls", f"at most window ({calls}), or it would never open", minimum_calls
+                )
+            minimum = calls
+        rules = Rules(
+            calls,
+            span,
+            int(minimum),
+            check.number("failure_rate", failure_rate, 0.0, 1.0, open_low=True),
+            check.number("slow_call_rate", slow_call_rate, 0.0, 1.0, open_low=True),
+        )
+        self._slow_call = check.optional_duration("slow_call", slow_call)
+        computed = open_for if callable(open_for) else None
+        break_for = _FIRST_BREAK if callable(open_for) else check.duration("open_for", open_for)
+        permits = needed = check.integer("half_open_calls", half_open_calls)
+        if half_open_successes is not None:
+            needed = check.integer("half_open_successes", half_open_successes, 1, permits)
+        timeout = check.optional_duration("probe_timeout", probe_timeout)
+        if share is not None:
+            check.fault("share", "None: shared circuits are not available yet", share)
+        self._health_check = check.function("health_check", health_check)
+        self._judge = Judge(handle, handle_result, check)
+        check.instance("clock", clock, Clock, "a Clock or None")
+        check.done()
+        if health_check is not None:
+            permits = needed = 1
+        super().__init__(name, Circuit(rules, permits, needed, break_for, timeout), computed, clock)
+
+    def compile(self, inner: Run, clock: Clock) -> Run:
+        """The closed circuit inline; everything else is `_guarded`.
+
+        The circuit object stays the same for the life of the breaker, also in a forked child, and its state is read anew with
+        every call.
+        """
+        circuit = self._circuit
+        plain: frozenset[type] = PLAIN if self._judge.default_values else frozenset()
+        limit = self._slow_call
+        if limit is not None or circuit.rules.span is not None:
+            return self._compile_timed(inner, plain, float("inf") if limit is None else limit)
+
+        def run(ctx: Context) -> Any:
+            window = circuit.window
+            if window is None:
+                return self._guarded(inner, ctx)
+            try:
+                value = inner(ctx)
+            except Exception as error:
+                self._raised(ctx, window, error, 0.0)
+                raise
+            # One more success in a window that is full of them is the same window, so it is not recorded.
+            if window.calm and value.__class__ in plain:
+                return value
+            self._returned(ctx, window, value, 0.0)
+            return value
+
+        return run
+
+    def _compile_timed(self, inner: Run, plain: frozenset[type], limit: float) -> Run:
+        """As `compile`, where calls are timed."""
+        circuit = self._circuit
+
+        def run(ctx: Context) -> Any:
+            window = circuit.window
+            if window is None:
+                return self._guarded(inner, ctx)
+            begun = self._now()
+            try:
+                value = inner(ctx)
+            except Exception as error:
+                self._raised(ctx, window, error, begun)
+                raise
+            ended = self._now()
+            if value.__class__ in plain and ended - begun <= limit:
+                if window.calm:
+                    return value
+                if ended < window.end and not window.failures and not window.slow:
+                    # `TimeWindow.record` of a good call, which opens nothing where all are good; no call in between.
+                    window.calls += 1
+                    window.own += 1
+                    return value
+            self._returned(ctx, window, value, begun)
+            return value
+
+        return run
+
+    def enter(self, ctx: Context) -> Ticket:
+        """Admit the execution.
+
+        Raises:
+            CircuitOpenError: The circuit is open or isolated, or all probes are taken.
+        """
+        ticket = Ticket()
+        entered = False
+        try:
+            self._admit(ctx, ticket)
+            entered = True
+            return ticket
+        finally:
+            # `Circuit.give_back`, inline: its start would be a gap in which a signal handler could raise. So below.
+            turn = ticket.round
+            if not entered and turn is not None:
+                ticket.round = None
+                turn.free += 1
+                del turn.probes[ticket]
+
+    def exit(self, ctx: Context, token: Ticket, outcome: Outcome[Any]) -> Outcome[Any]:
+        """Count how it ended; a ``BaseException`` is not judged."""
+        try:
+            if token.window is not None or token.round is not None:
+                now = self._now()
+                self._judged(ctx.policy, token, self._judge.outcome(outcome), now, outcome)
+        finally:
+            turn = token.round
+            if turn is not None:
+                token.round = None
+                turn.free += 1
+                del turn.probes[token]
+        return outcome
+
+    def _guarded(self, inner: Run, ctx: Context) -> Any:
+        """A call that did not find the circuit closed."""
+        ticket = Ticket()
+        try:
+            self._admit(ctx, ticket)
+            try:
+                value = inner(ctx)
+            except Exception as error:
+                self.exit(ctx, ticket, Failure(error))
+                raise
+            self.exit(ctx, ticket, Success(value))
+            return value
+        finally:
+            turn = ticket.round
+            if turn is not None:
+                ticket.round = None
+                turn.free += 1
+                del turn.probes[ticket]
+
+    def _admit(self, ctx: Context, ticket: Ticket) -> None:
+        circuit, now = self._circuit, self._now()
+        ticket.begun = now
+        over = circuit.is_over(now)
+        # The permit of a health check is not the caller's, who is rejected and would give it back.
+        permit = ticket if self._health_check is None else Ticket()
+        admitted = circuit.admit(permit, now, self._post(ctx.policy) if over else None)
+        if over:
+            self._announce()
+        if admitted and (permit is ticket or permit.round is None):
+            ticket.window = permit.window
+            return
+        retry_after = circuit.retry_after(now)
+        if admitted:
+            self._start_check(ctx.policy, permit)
+        if CircuitRejected.listeners:
+            source, at = self.name or ctx.source, self.clock.wall()
+            emit(CircuitRejected(policy=ctx.policy, source=source, at=at, retry_after=retry_after))
+        last = None if self._last is None else self._last.get()
+        raise CircuitOpenError(retry_after, last, self.name, ctx.policy)
+
+    def _raised(self, ctx: Context, window: Window, error: Exception, begun: float) -> None:
+        """A call that was admitted by a closed circuit raised."""
+        now = self._now()
+        verdict = self._judge.error(error)
+        if verdict is not None:
+            self._record(ctx.policy, window, verdict, now - begun, now, Failure(error))
+
+    def _returned(self, ctx: Context, window: Window, value: Any, begun: float) -> None:
+        """A call that was admitted by a closed circuit returned."""
+        now = self._now()
+        self._record(ctx.policy, window, self._judge.value(value), now - begun, now, Success(value))
+
+    def _record(
+        self,
+        policy: str | None,
+        window: Window,
+        failed: bool,
+        elapsed: float,
+        now: float,
+        outcome: Outcome[Any],
+    ) -> None:
+        bits = FAILED if failed else 0
+        if self._slow_call is not None and elapsed > self._slow_call:
+            bits |= SLOW
+        if failed and self._circuit.window is window:
+            self._remember(outcome)
+        if window.record(bits, now) and self._circuit.opens(window, now, self._post(policy)):
+            self._measure_break(now, outcome)
+            self._announce()
+
+    def _judged(
+        self, policy: str | None, ticket: Ticket, verdict: bool | None, now: float, outcome: Outcome[Any]
+    ) -> None:
+        """A call with a ticket ended at ``now`` with this verdict: True failure, False success, None unjudged."""
+        if verdict is None:
+            return
+        if ticket.window is not None:
+            self._record(policy, ticket.window, verdict, now - ticket.begun, now, outcome)
+        elif ticket.round is not None:
+            slow = self._slow_call is not None and now - ticket.begun > self._slow_call
+            if verdict and self._circuit.round is ticket.round:
+                self._remember(outcome)
+            if self._circuit.judge(ticket, verdict or slow, now, self._post(policy)):
+                self._measure_break(now, outcome)
+            self._announce()
+
+    def _start_check(self, policy: str | None, ticket: Ticket) -> None:
+        """Have the health check run with this permit, in a thread."""
+
+        def check() -> None:
+            ticket.begun = self._now()
+            try:
+                try:
+                    healthy = self._health_check is not None and bool(self._health_check())
+                except Exception as error:
+                    self._judged(policy, ticket, True, self._now(), Failure(error))
+                else:
+                    self._judged(policy, ticket, not healthy, self._now(), Success(healthy))
+            finally:
+                if ticket.round is not None:
+                    self._circuit.give_back(ticket)
+
+        started = False
+        try:
+            self.clock.spawn(check, "pyresil-health-check")
+            started = True
+        except RuntimeError:  # no thread can be started
+            report_exception(f"the health check of {self._label()} could not be started")
+        finally:
+            if not started:
+                self._circuit.give_back(ticket)
+
+    def describe(self) -> dict[str, Any]:
+        """Plain data: the effective options."""
+        circuit, rules = self._circuit, self._circuit.rules
+        check, computed = self._health_check, self._open_for
+        return {
+            **super().describe(),
+            "failure_rate": rules.failure_rate,
+            "minimum_calls": rules.minimum_calls,
+            "window": rules.calls if rules.span is None else f"{rules.span:g}s",
+            "slow_call": self._slow_call,
+            "slow_call_rate": rules.slow_rate,
+            "open_for": circuit.break_for if computed is None else describe_function(computed),
+            "half_open_calls": circuit.permits,
+            "half_open_successes": circuit.successes,
+            "probe_timeout": circuit.break_for if circuit.probe_timeout is None else circuit.probe_timeout,
+            "share": None,
+            "health_check": None if check is None else describe_function(check),
+        }

@@ -1,0 +1,53 @@
+"""What a circuit breaker remembers of the last error it counted, without keeping anything of the failed call alive."""
+
+from __future__ import annotations
+
+import weakref
+
+#: Fields of an ``OSError`` that its constructor takes from the arguments, so that a copy made without it lacks them.
+_OS_FIELDS = ("errno", "strerror", "filename", "filename2")
+
+
+def copy_of(error: Exception) -> Exception | None:
+    """The error without traceback, cause and context, or None where it cannot be copied.
+
+    Its constructor is not called, as it may take anything: arguments and attributes are carried over.
+    """
+    kind = type(error)
+    try:
+        copy = kind.__new__(kind, *error.args)
+        copy.args = error.args
+        copy.__dict__.update(error.__dict__)
+        if isinstance(error, OSError):
+            for field in _OS_FIELDS:
+                value = getattr(error, field, None)
+                if value is not None:
+                    setattr(copy, field, value)
+    except Exception:
+        return None  # somebody's own ``__new__``
+    return copy
+
+
+class LastFailure:
+    """The error itself while somebody else keeps it, afterwards a copy.
+
+    An error's traceback holds the frames of the failed call, and they its locals: a breaker that kept it would keep them until
+    the next failure. Nor can the traceback be taken off it, since it is still on its way to the caller.
+
+    Args:
+        error: The error.
+    """
+
+    __slots__ = ("_copy", "_reference")
+
+    def __init__(self, error: Exception) -> None:
+        self._copy = copy_of(error)
+        try:
+            self._reference: weakref.ref[Exception] | None = weakref.ref(error)
+        except TypeError:  # most built-in types take no weak references
+            self._reference = None
+
+    def get(self) -> Exception | None:
+        """The error or its copy."""
+        original = None if self._reference is None else self._reference()
+        return self._copy if original is None else original
