@@ -1,0 +1,1 @@
+"""Other people's frameworks and clients; each module imports its own, and only that."""

@@ -1,0 +1,198 @@
+"""`Call`: one request on its way through urllib3, and the operations on its socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+from _socket import socket as RawSocket  # noqa: N812 - beside the class over it
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from pyresil._watchdog import call_later
+from pyresil.clock import SYSTEM
+from pyresil.integrations._http.budget import Hook, Stop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyresil.clock import TimerHandle
+    from pyresil.integrations._http.budget import Budget
+
+#: The call that this thread of control is in, where it is bounded. urllib3 passes nothing of ours down to its connections.
+active: ContextVar[Call | None] = ContextVar("pyresil_http_call", default=None)
+
+
+class Cut:
+    """A way to end whatever blocks on a connection, from any thread: a duplicate of its descriptor.
+
+    Shutting the duplicate down shuts the connection down below TLS, whose state stays whole: shutting an ``SSLSocket`` itself
+    down makes its reader return ciphertext. The raw socket of the interpreter is used, so that gevent's is not waited on.
+    The connection and the file of its response each hold it, since either may outlive the other.
+    """
+
+    __slots__ = ("_holders", "_raw")
+
+    def __init__(self) -> None:
+        self._raw: RawSocket | None = None
+        self._holders = 1
+
+    def attach(self, sock: Any) -> None:
+        """Duplicate the descriptor of ``sock``."""
+        self.close()
+        self._raw = RawSocket(sock.family, sock.type, sock.proto, fileno=os.dup(sock.fileno()))
+
+    def hold(self) -> None:
+        """One more holder."""
+        self._holders += 1
+
+    def release(self) -> None:
+        """A holder has gone; the last one closes the duplicate."""
+        self._holders -= 1
+        if self._holders <= 0:
+            self.close()
+
+    def close(self) -> None:
+        """Close the duplicate, which leaves the connection alone."""
+        raw, self._raw = self._raw, None
+        if raw is not None:
+            raw.close()
+
+    def shut(self) -> None:
+        """End the connection. Called by a cancel, in any thread; whoever takes the socket out first closes it."""
+        raw, self._raw = self._raw, None
+        if raw is not None:
+            try:
+                raw.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it is gone already
+            raw.close()
+
+
+class Call:
+    """One request on its way: its budget, its connection, and what it is doing.
+
+    Args:
+        budget: What bounds it; where ``later`` is given, until the connection stands.
+        request: The prepared request.
+        later: What bounds it from then on.
+        after: At most so many seconds from then on, or None.
+
+    Attributes:
+        budget: What bounds it now.
+        phase: What it is doing, for messages.
+        cut: Ends its connection, once there is one.
+        stopped: Whether it ended because the budget was spent, where urllib3 was told something else.
+    """
+
+    __slots__ = ("_after", "_later", "_timed", "budget", "cut", "phase", "request", "stopped")
+
+    def __init__(
+        self, budget: Budget, request: Any, later: Budget | None = None, after: float | None = None
+    ) -> None:
+        self.budget = budget
+        self.request = request
+        self.phase = "before anything was sent"
+        self.cut: Cut | None = None
+        self.stopped = False
+        self._later = later
+        self._after = after
+        #: Whether the socket is none of the interpreter's: one operation on it may be many waits.
+        self._timed = False
+
+    def error(self) -> BaseException:
+        """What is raised in place of `Stop`."""
+        return self.budget.error(self.request, self.phase)
+
+    def connecting(self, cut: Cut, *, timed: bool) -> Connecting:
+        """A scope in which a connection is made, so that a cancel cuts it whatever it waits on.
+
+        ``timed``: the watchdog cuts it at the deadline, since it waits on more than the interpreter's own sockets.
+        """
+        self.cut = cut
+        self.phase = "while connecting"
+        return Connecting(self, cut, timed=timed)
+
+    def begin(self, sock: Any, cut: Cut) -> None:
+        """The connection stands, and the request goes out on it."""
+        self.cut = cut
+        self.phase = "while sending the request"
+        self._timed = not isinstance(sock, socket.socket)
+        later, self._later = self._later, None
+        if later is not None:
+            self.budget = later
+            if self._after is not None:
+                later.shorten(self._after)
+
+    def operate(self, sock: Any, operation: Callable[[Any], int], data: Any) -> int:
+        """One operation on a socket, such as ``sock.recv_into``.
+
+        Returns:
+            What the operation returned: the bytes that were moved; 0 is a real end, never a cut.
+
+        Raises:
+            Stop: The budget was spent before or meanwhile.
+            OSError: The connection failed by itself.
+        """
+        budget, cut = self.budget, self.cut
+        assert cut is not None
+        hook = Hook(cut.shut)
+        timer = None
+        moved = 0
+        try:
+            budget.watch(hook)
+            if self._timed:
+                timer = self._timer(hook)
+            while True:
+                sock.settimeout(budget.left())
+                try:
+                    moved = operation(data)
+                    break
+                except TimeoutError:
+                    continue  # `left` says whether the time is really up
+                except OSError as error:
+                    if hook.function is None or budget.spent():
+                        raise Stop from None
+                    if "timed out" not in str(error):  # gevent's TLS says it so
+                        raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if not budget.unwatch(hook):
+                raise Stop  # the cut was begun: the connection is of no use, whatever came last
+        if not moved:
+            budget.left()  # where a body ends with the connection, a cut looks like its end
+        return moved
+
+    def _timer(self, hook: Hook) -> TimerHandle | None:
+        """Have the watchdog cut the connection at the deadline, where socket timeouts bound single waits only."""
+        left = self.budget.left()
+        return None if left is None else call_later(SYSTEM, left, hook.fire)
+
+
+class Connecting:
+    """See `Call.connecting`."""
+
+    __slots__ = ("_call", "_hook", "_timed", "_timer")
+
+    def __init__(self, call: Call, cut: Cut, *, timed: bool) -> None:
+        self._call = call
+        self._hook = Hook(cut.shut)
+        self._timed = timed
+        self._timer: TimerHandle | None = None
+
+    def __enter__(self) -> None:
+        call = self._call
+        try:
+            call.budget.watch(self._hook)
+            if self._timed:
+                self._timer = call._timer(self._hook)
+        except BaseException:
+            call.budget.unwatch(self._hook)
+            raise
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        untouched = self._call.budget.unwatch(self._hook)
+        if not untouched or (isinstance(error, Exception) and self._call.budget.spent()):
+            raise Stop from None

@@ -1,0 +1,55 @@
+"""The errors of a bounded call: those of pyresil, which requests' own handlers catch as well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import requests
+
+from pyresil.errors import CancelledError, TimeoutExceededError
+
+
+def _told(text: str, subject: str | None, phase: str | None) -> str:
+    if subject is None:
+        return text
+    return f"{subject}: {text} {phase}" if phase else f"{subject}: {text}"
+
+
+class RequestTimeoutError(TimeoutExceededError, requests.Timeout):
+    """The time of a call was up: a `TimeoutExceededError` that is a ``requests.Timeout`` too.
+
+    Attributes:
+        limit: The limit in seconds that was exceeded.
+        subject: Method and URL.
+        phase: What the call was doing, such as ``"while connecting"`` or ``"while reading the body"``.
+        request: The prepared request, or None after unpickling.
+        response: None: there is no whole response.
+    """
+
+    subject: str | None = None
+    phase: str | None = None
+    request: Any = None
+    response: Any = None
+
+    def __str__(self) -> str:
+        return _told(super().__str__(), self.subject, self.phase)
+
+
+class RequestCancelledError(CancelledError, requests.RequestException):
+    """A call was cancelled through its context: a `CancelledError` that is a ``requests.RequestException`` too.
+
+    Attributes:
+        reason: What was given to ``cancel()``, or None.
+        subject: Method and URL.
+        phase: What the call was doing.
+        request: The prepared request, or None after unpickling.
+        response: None: there is no whole response.
+    """
+
+    subject: str | None = None
+    phase: str | None = None
+    request: Any = None
+    response: Any = None
+
+    def __str__(self) -> str:
+        return _told(super().__str__(), self.subject, self.phase)

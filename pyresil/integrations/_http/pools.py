@@ -1,0 +1,106 @@
+"""Pools of urllib3 with our connections, and a queue in which waiting for a connection is bounded too."""
+
+from __future__ import annotations
+
+import functools
+import queue
+from typing import TYPE_CHECKING, Any
+
+from pyresil.clock import Parker
+from pyresil.integrations._http.budget import Stop
+from pyresil.integrations._http.call import active
+from pyresil.integrations._http.connection import bound
+
+if TYPE_CHECKING:
+    from urllib3.poolmanager import PoolManager
+
+
+class BoundQueue(queue.LifoQueue[Any]):
+    """The idle connections of a pool; with ``pool_block=True`` callers wait here until one comes back."""
+
+    def __init__(self, maxsize: int = 0) -> None:
+        super().__init__(maxsize)
+        self._waiting: dict[Parker, None] = {}
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """As the stock method; the wait of a bounded call ends with its budget, as `queue.Empty`."""
+        call = active.get()
+        if call is None or not block:
+            return super().get(block, timeout)
+        while True:
+            parker = Parker()
+            # Listed before the look, so that nothing is put in between unnoticed.
+            self._waiting[parker] = None
+            try:
+                return super().get(block=False)
+            except queue.Empty:
+                call.phase = "while waiting for a connection of the pool"
+                try:
+                    call.budget.park(parker)
+                except Stop:
+                    # urllib3 knows what to do about an empty queue only: anything else would put back a connection more.
+                    call.stopped = True
+                    self._wake_another(parker)
+                    raise queue.Empty from None
+            finally:
+                self._waiting.pop(parker, None)
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """As the stock method."""
+        super().put(item, block, timeout)
+        self._wake_one()
+
+    def close_idle(self) -> None:
+        """Close the connections that nobody uses now; the pool goes on without them."""
+        taken = []
+        try:
+            while True:
+                taken.append(super().get(block=False))
+        except queue.Empty:
+            pass
+        for connection in taken:
+            if connection is not None:
+                connection.close()
+            try:
+                self.put(None, block=False)
+            except queue.Full:
+                pass  # somebody has put his back meanwhile
+
+    def _wake_one(self) -> None:
+        for parker in list(self._waiting):
+            if self._waiting.pop(parker, self) is None:
+                parker.unpark()
+                return
+
+    def _wake_another(self, parker: Parker) -> None:
+        """We may have been woken and leave all the same: somebody else has to look."""
+        if self._waiting.pop(parker, self) is self:
+            self._wake_one()
+
+
+@functools.cache
+def _bound_pool(cls: type[Any]) -> type[Any]:
+    return type(
+        f"Bound{cls.__name__}", (cls,), {"ConnectionCls": bound(cls.ConnectionCls), "QueueCls": BoundQueue}
+    )
+
+
+def bind_pools(manager: PoolManager) -> None:
+    """Have a pool manager, or that of a proxy, make pools with our connections."""
+    classes = manager.pool_classes_by_scheme
+    manager.pool_classes_by_scheme = {
+        scheme: cls if getattr(cls, "QueueCls", None) is BoundQueue else _bound_pool(cls)
+        for scheme, cls in classes.items()
+    }
+
+
+def close_idle(manager: Any) -> None:
+    """Close the idle connections of all pools of a manager.
+
+    urllib3 leaves that to the end of the pool object, and the traceback of an error that somebody keeps may hold it.
+    """
+    for key in manager.pools.keys():  # noqa: SIM118 - its own container, which cannot be iterated
+        pool = manager.pools.get(key)
+        waiting = getattr(pool, "pool", None)
+        if isinstance(waiting, BoundQueue):
+            waiting.close_idle()
