@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from pyresil.stores.memory import MemoryLockStore as MemoryLockStore
     from pyresil.stores.redis.locks import RedisLockStore as RedisLockStore
     from pyresil.stores.sqlite import SQLiteLockStore as SQLiteLockStore
+    from pyresil.strategies.adaptive_bulkhead import AdaptiveBulkhead as AdaptiveBulkhead
+    from pyresil.strategies.adaptive_bulkhead import AdaptiveBulkheadStats as AdaptiveBulkheadStats
     from pyresil.strategies.bulkhead import Bulkhead as Bulkhead
     from pyresil.strategies.bulkhead import BulkheadStats as BulkheadStats
     from pyresil.strategies.circuit_breaker import CircuitBreaker as CircuitBreaker
@@ -82,6 +84,7 @@ _HOMES = {
     "pyresil.strategies.circuit_breaker": ("CircuitBreaker", "CircuitState", "CircuitStats"),
     "pyresil.strategies.fallback": ("Fallback",),
     "pyresil.strategies.bulkhead": ("Bulkhead", "BulkheadStats"),
+    "pyresil.strategies.adaptive_bulkhead": ("AdaptiveBulkhead", "AdaptiveBulkheadStats"),
     "pyresil.strategies.timeout": ("Timeout",),
     "pyresil.strategies.hedge": ("Hedge",),
     "pyresil.context": ("Context", "current_context", "current_lease", "fencing_token"),

@@ -133,12 +133,26 @@ class Slots:
     def resize(self, size: int) -> None:
         """Change how many slots there are. Fewer take effect as slots come back; more serve the queue first.
 
-        Not atomic: whoever calls it does so under a lock of its own.
+        By one caller at a time; others may take and give back meanwhile.
         """
+        queue, permits = self.queue, self.permits
         while self.size < size:
             self.size += 1
-            self.release()
+            if self.debt:
+                self.debt -= 1
+            elif queue:
+                waiter = queue[0]
+                del queue[0]
+                waiter.granted = True
+                try:
+                    waiter.wake()
+                except (RuntimeError, ValueError):
+                    pass  # awake already
+            else:
+                permits += PERMIT
         while self.size > size:
             self.size -= 1
-            if not self.take():
+            if permits:
+                del permits[-1]
+            else:
                 self.debt += 1

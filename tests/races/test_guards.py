@@ -8,7 +8,15 @@ import time
 
 import pytest
 
-from pyresil import Bulkhead, BulkheadFullError, Policy, Timeout, TimeoutExceededError, TimeoutSaturatedError
+from pyresil import (
+    AdaptiveBulkhead,
+    Bulkhead,
+    BulkheadFullError,
+    Policy,
+    Timeout,
+    TimeoutExceededError,
+    TimeoutSaturatedError,
+)
 from tests.support.processes import wait_until
 
 
@@ -184,3 +192,19 @@ def test_saturation_counts_exactly():
     assert len(refused) == 8
     go.set()
     wait_until(lambda: timeout.abandoned == 0)
+
+
+def test_a_limit_that_moves_loses_no_slot():
+    bulkhead = AdaptiveBulkhead(4, maximum=6, max_queue=100)
+    policy = Policy(bulkhead)
+
+    def run(number):
+        for _ in range(300):
+            policy.call(time.sleep, 0)
+
+    together(8, run)
+    stats = bulkhead.stats()
+    assert (stats.active, stats.queued) == (0, 0)
+    assert 1 <= stats.limit <= 6
+    slots = bulkhead._slots
+    assert (slots.size, len(slots.permits), slots.debt) == (stats.limit, stats.limit, 0)
