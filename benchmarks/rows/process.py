@@ -99,7 +99,8 @@ def work():
     calls[0] += 1
     if calls[0] % 25 in (3, 9):
         raise ValueError
-def use(call):
+def use(one):
+    call = {call}
     for _ in range(25):
         try: call(work)
         except ValueError: pass
@@ -117,9 +118,9 @@ print(tracemalloc.get_traced_memory()[0] / 1e6)
 """
 
 
-def memory(imports: str, make: str):
+def memory(imports: str, make: str, call: str = "one"):
     def build():
-        code = MEMORY_CODE.format(imports=imports, make=make)
+        code = MEMORY_CODE.format(imports=imports, make=make, call=call)
         return lambda: float(run([sys.executable, "-c", code]))
 
     return build
@@ -133,9 +134,17 @@ MEMORY = Row(
             "pyresil",
             memory(
                 "from pyresil import CircuitBreaker, Policy",
+                "return CircuitBreaker(name=f'host-{i}')",
+                "Policy(one).call",
+            ),
+            "breakers, called through policies that are gone again",
+        ),
+        Contender(
+            "pyresil (with a policy each)",
+            memory(
+                "from pyresil import CircuitBreaker, Policy",
                 "return Policy(CircuitBreaker(name=f'host-{i}')).call",
             ),
-            "with a policy for each",
         ),
         Contender(
             "nopanic",
