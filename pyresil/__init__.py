@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyresil._engine.circuit import CircuitState as CircuitState
     from pyresil._execution import Attempt as Attempt
     from pyresil._execution import Execution as Execution
+    from pyresil._merging import policy_of as policy_of
     from pyresil.cancel import CancelToken as CancelToken
     from pyresil.clock import Clock as Clock
     from pyresil.clock import SystemClock as SystemClock
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
     from pyresil.context import current_context as current_context
     from pyresil.context import current_lease as current_lease
     from pyresil.context import fencing_token as fencing_token
+    from pyresil.decorators import bulkhead as bulkhead
+    from pyresil.decorators import cached as cached
+    from pyresil.decorators import circuit_breaker as circuit_breaker
+    from pyresil.decorators import fallback as fallback
+    from pyresil.decorators import hedge as hedge
+    from pyresil.decorators import retry as retry
+    from pyresil.decorators import timeout as timeout
     from pyresil.errors import BulkheadFullError as BulkheadFullError
     from pyresil.errors import CancelledError as CancelledError
     from pyresil.errors import CircuitOpenError as CircuitOpenError
@@ -50,12 +58,15 @@ if TYPE_CHECKING:
     from pyresil.outcome import caused_by as caused_by
     from pyresil.policy import BoundPolicy as BoundPolicy
     from pyresil.policy import Policy as Policy
+    from pyresil.registry import Registry as Registry
     from pyresil.stores.backend import Backend as Backend
     from pyresil.stores.backend import connect as connect
     from pyresil.stores.base import Granted as Granted
     from pyresil.stores.base import Held as Held
     from pyresil.stores.base import LockInfo as LockInfo
     from pyresil.stores.base import LockStore as LockStore
+    from pyresil.stores.cache import CacheStore as CacheStore
+    from pyresil.stores.cache import MemoryCacheStore as MemoryCacheStore
     from pyresil.stores.memory import MemoryLockStore as MemoryLockStore
     from pyresil.stores.redis.locks import RedisLockStore as RedisLockStore
     from pyresil.stores.sqlite import SQLiteLockStore as SQLiteLockStore
@@ -63,6 +74,7 @@ if TYPE_CHECKING:
     from pyresil.strategies.adaptive_bulkhead import AdaptiveBulkheadStats as AdaptiveBulkheadStats
     from pyresil.strategies.bulkhead import Bulkhead as Bulkhead
     from pyresil.strategies.bulkhead import BulkheadStats as BulkheadStats
+    from pyresil.strategies.cache import Cache as Cache
     from pyresil.strategies.circuit_breaker import CircuitBreaker as CircuitBreaker
     from pyresil.strategies.circuit_breaker import CircuitStats as CircuitStats
     from pyresil.strategies.fallback import Fallback as Fallback
@@ -76,6 +88,11 @@ if TYPE_CHECKING:
 
 #: Where each public name lives, by group.
 _HOMES = {
+    "pyresil.registry": ("Registry",),
+    "pyresil.decorators": ("fallback", "cached", "retry", "hedge", "circuit_breaker", "bulkhead", "timeout"),
+    "pyresil._merging": ("policy_of",),
+    "pyresil.strategies.cache": ("Cache",),
+    "pyresil.stores.cache": ("CacheStore", "MemoryCacheStore"),
     "pyresil.policy": ("Policy", "BoundPolicy"),
     "pyresil._execution": ("Execution", "Attempt"),
     "pyresil.strategies.retry": ("Retry",),

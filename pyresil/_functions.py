@@ -31,6 +31,8 @@ def _flags(fn: Any) -> int:
 
 def describe_function(fn: Any) -> str:
     """A name for messages."""
+    if isinstance(fn, functools.partial):
+        return describe_function(fn.func)
     name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None)
     return name if isinstance(name, str) else repr(fn)
 

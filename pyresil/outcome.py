@@ -178,7 +178,7 @@ class Judge:
         check: Collects faults of these options.
     """
 
-    __slots__ = ("_predicate", "_result", "_types", "default_values")
+    __slots__ = ("_predicate", "_result", "_types", "default_errors", "default_values")
 
     def __init__(self, handle: Any, handle_result: Any, check: Checker) -> None:
         self._types: tuple[type[BaseException], ...] | None = None
@@ -194,6 +194,7 @@ class Judge:
                     "handle", "an exception type, a tuple of them, or a function of the error", handle
                 )
         self._result: Callable[[Any], object] | None = check.function("handle_result", handle_result)
+        self.default_errors = handle is None
         #: True where values are judged by `value_is_failure`, so that a hot path can look at the type first.
         self.default_values = self._result is None
 

@@ -55,6 +55,8 @@ class Retry(Strategy[Never]):
     """
 
     kind = "retry"
+    #: Where an integration sets it: asked before each further attempt whether the work may run again.
+    may_repeat: Callable[[Context], bool] | None = None
 
     def __init__(
         self,
@@ -183,6 +185,8 @@ class _Steps(Stepper):
         """Judge an attempt; the delay before the next one, or None."""
         retry, ctx = self._retry, self._ctx
         if ctx is None or not self._retry.judge.outcome(outcome):
+            return None
+        if retry.may_repeat is not None and not retry.may_repeat(ctx):
             return None
         delay, why = self._next_delay(outcome, ctx)
         if why is not None:

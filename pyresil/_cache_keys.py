@@ -1,0 +1,111 @@
+"""Cache keys from the arguments of a call: bound to their parameters, typed, and holding no object alive.
+
+``f(1)`` and ``f(x=1)`` are one key; ``f(1)``, ``f(True)`` and ``f(1.0)`` are three. Lists, dicts and sets count by their
+content. An object that is compared by identity is held weakly: a cached method does not keep its ``self`` alive, and an id
+that is used again is another key.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from pyresil.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+__all__ = ["ArgumentsKey", "freeze"]
+
+#: Types whose values are equal only to values of the same type here, because the type stands beside them.
+_ATOMS = frozenset((str, bytes, int, float, bool, complex, type(None)))
+_MISSING = object()
+
+
+def freeze(value: Any) -> Hashable:
+    """A hashable, typed stand-in for a value.
+
+    Raises:
+        TypeError: It is not hashable, nor a list, dict or set of what is.
+    """
+    kind = type(value)
+    if kind in _ATOMS:
+        return (kind, value)
+    if kind in (list, tuple):
+        return (kind, *map(freeze, value))
+    if kind in (set, frozenset):
+        return (kind, frozenset(map(freeze, value)))
+    if kind is dict:
+        return (kind, frozenset((freeze(key), freeze(item)) for key, item in value.items()))
+    own: Any = kind
+    if own.__eq__ is object.__eq__ and own.__hash__ is object.__hash__:
+        try:
+            return (kind, weakref.ref(value))
+        except TypeError:
+            return (kind, value)
+    hash(value)
+    return (kind, value)
+
+
+class ArgumentsKey:
+    """Makes keys for one function: called with the arguments of a call.
+
+    Args:
+        function: Its parameters decide which arguments are the same.
+    """
+
+    __slots__ = ("_defaults", "_names", "_plain", "_signature", "function")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self._signature: Any = None
+        code = getattr(function, "__code__", None)
+        # A plain function without *args, **kwargs or keyword-only parameters is bound here, which is ten times as fast.
+        self._plain = code is not None and not code.co_kwonlyargcount and not code.co_flags & 0x0C
+        if code is None or not self._plain:
+            self._names: tuple[str, ...] = ()
+            self._defaults: dict[str, Any] = {}
+            return
+        self._plain = code.co_posonlyargcount == 0
+        self._names = code.co_varnames[: code.co_argcount]
+        given = getattr(function, "__defaults__", None) or ()
+        self._defaults = dict(zip(self._names[len(self._names) - len(given) :], given, strict=True))
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
+        """The key of one call.
+
+        Raises:
+            TypeError: The arguments do not fit the function.
+            ConfigurationError: An argument cannot be part of a key.
+        """
+        values: Any = args
+        if kwargs or len(args) != len(self._names) or not self._plain:
+            values = self._bind(args, kwargs)
+        try:
+            return tuple(
+                [(value.__class__, value) if value.__class__ in _ATOMS else freeze(value) for value in values]
+            )
+        except TypeError as error:
+            raise ConfigurationError(
+                f"cached: an argument of {self.function!r} cannot be part of a cache key ({error}); give key="
+            ) from error
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        if self._plain and len(args) <= len(self._names) and self._names:
+            rest = self._names[len(args) :]
+            values = [*args, *(kwargs.get(name, self._defaults.get(name, _MISSING)) for name in rest)]
+            if not any(value is _MISSING for value in values) and all(name in rest for name in kwargs):
+                return values
+        # Everything else, and what does not fit: the standard library's binding, and its error.
+        if self._signature is None:
+            import inspect
+
+            try:
+                self._signature = inspect.signature(self.function)
+            except (
+                ValueError
+            ):  # a builtin that does not tell its parameters: positions and names as they were given
+                return [*args, kwargs]
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return list(bound.arguments.values())

@@ -1,0 +1,190 @@
+"""`Pyresil`, the Flask extension: errors of pyresil become HTTP answers.
+
+An error of any view, decorated or not: a timeout is 504; an open circuit and a used-up rate limit of a dependency are 503 with
+``Retry-After`` (whole seconds, rounded up); a full bulkhead, too many abandoned calls and a store that is down are 503; a
+view's own ``@rate_limit`` is 429. Lock errors are left to the view. The body is ``application/problem+json`` (RFC 9457) with a
+``code`` and a fixed text, never an exception's own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pyresil._logs import logger
+from pyresil._merging import markers_of, policy_of
+from pyresil._validate import Checker
+from pyresil.errors import (
+    BulkheadFullError,
+    CircuitOpenError,
+    ConfigurationError,
+    RateLimitedError,
+    StoreUnavailableError,
+    TimeoutExceededError,
+    TimeoutSaturatedError,
+)
+
+try:
+    from flask import Response, current_app, has_request_context, request
+except ImportError as error:
+    raise ImportError('pyresil.integrations.flask needs Flask: pip install "pyresil[flask]"') from error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flask import Flask
+
+    from pyresil.context import Context
+    from pyresil.errors import (
+        PyresilError,
+    )
+
+__all__ = ["Pyresil"]
+
+
+class _Answer(NamedTuple):
+    status: int
+    title: str
+    text: str
+
+
+_UNAVAILABLE = _Answer(503, "Service Unavailable", "Service temporarily unavailable")
+_ANSWERS: Final[dict[type[PyresilError], _Answer]] = {
+    TimeoutExceededError: _Answer(504, "Gateway Timeout", "The operation timed out"),
+    CircuitOpenError: _UNAVAILABLE,
+    BulkheadFullError: _Answer(503, "Service Unavailable", "Server is at capacity"),
+    RateLimitedError: _Answer(503, "Service Unavailable", "Rate limit of a dependency exceeded"),
+    TimeoutSaturatedError: _UNAVAILABLE,
+    StoreUnavailableError: _UNAVAILABLE,
+}
+_TOO_MANY = _Answer(429, "Too Many Requests", "Rate limit exceeded")
+
+
+class Pyresil:
+    """The extension.
+
+    Args:
+        app: The application, or None to call `init_app` later.
+        registry: The `Registry` whose presets the application uses; found again as ``app.extensions["pyresil"].registry``.
+        idempotency: Reserved for idempotency keys, which this version does not have; only None is accepted.
+        map_errors: Turn errors of pyresil into answers. The config key ``PYRESIL_MAP_ERRORS`` wins.
+
+    Raises:
+        ConfigurationError: An option has the wrong type, or an application is initialised twice.
+    """
+
+    def __init__(
+        self,
+        app: Flask | None = None,
+        registry: Any = None,
+        idempotency: object = None,
+        map_errors: bool = True,
+    ) -> None:
+        check = Checker("Pyresil")
+        self.registry = registry
+        if registry is not None and not callable(getattr(registry, "resilience", None)):
+            check.fault("registry", "a Registry or None", registry)
+        if idempotency is not None:
+            check.fault("idempotency", "None (this version has no idempotency keys)", idempotency)
+        self.map_errors = check.boolean("map_errors", map_errors)
+        check.done()
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Flask) -> None:
+        """Set an application up; the same object may serve several.
+
+        Raises:
+            ConfigurationError: It was set up before, or ``PYRESIL_MAP_ERRORS`` is not a bool.
+        """
+        if "pyresil" in app.extensions:
+            raise ConfigurationError(f"Pyresil: application {app.name!r} is set up already")
+        check = Checker("Pyresil")
+        map_errors = check.boolean(
+            "PYRESIL_MAP_ERRORS", app.config.get("PYRESIL_MAP_ERRORS", self.map_errors)
+        )
+        check.done()
+        app.extensions["pyresil"] = self
+        _watch_views(app)
+        if map_errors:
+            for kind, answer in _ANSWERS.items():
+                app.register_error_handler(kind, _handler(answer))
+
+
+#: Methods for which a view may be run again without being asked (RFC 9110, section 9.2.1).
+_SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS"))
+
+
+def _watch_views(app: Flask) -> None:
+    """Before the first request: a retry on a view is held to safe methods, unless it says ``idempotent=True``."""
+    guarded: set[Callable[..., Any]] = set()
+    looked = False
+
+    def may_repeat(ctx: Context) -> bool:
+        return not has_request_context() or request.method in _SAFE or ctx._work[0] not in guarded
+
+    def look() -> None:
+        nonlocal looked
+        if looked:
+            return
+        looked = True
+        for rule in app.url_map.iter_rules():
+            unsafe = sorted(set(rule.methods or ()) - _SAFE)
+            for marker in _markers(app.view_functions.get(rule.endpoint)):
+                stage = marker.made.get("retry")
+                entry = marker.given.get("retry")
+                if stage is None or (isinstance(entry, dict) and entry.get("idempotent")):
+                    continue
+                guarded.add(marker.fn)
+                stage[1].__dict__["may_repeat"] = may_repeat
+                if entry is not None and unsafe:
+                    logger().warning(
+                        "view %r: @retry reruns it for GET, HEAD and OPTIONS only; give idempotent=True where %s may be repeated",
+                        rule.endpoint,
+                        ", ".join(unsafe),
+                    )
+
+    app.before_request(look)
+
+
+def _markers(view: Any) -> list[Any]:
+    """What our decorators left on a view function, or on the methods of a class-based view."""
+    found = list(markers_of(view))
+    cls = getattr(view, "view_class", None)
+    if cls is not None:
+        for name in ("dispatch_request", "get", "head", "options", "post", "put", "patch", "delete"):
+            found += markers_of(getattr(cls, name, None))
+    return found
+
+
+def _handler(answer: _Answer) -> Callable[[Any], Response]:
+    def handle(error: PyresilError) -> Response:
+        return _respond(_TOO_MANY if _is_own_limit(error) else answer, error)
+
+    return handle
+
+
+def _is_own_limit(error: PyresilError) -> bool:
+    """Whether a rate limit belongs to the view itself, and not to something the view called."""
+    view = current_app.view_functions.get(request.endpoint or "")
+    policy = None if view is None or not isinstance(error, RateLimitedError) else policy_of(view)
+    return policy is not None and any(
+        strategy.kind == "rate_limit" and strategy.name == getattr(error, "name", None)
+        for strategy in policy.strategies
+    )
+
+
+def _respond(answer: _Answer, error: PyresilError) -> Response:
+    body = {
+        "type": "about:blank",
+        "title": answer.title,
+        "status": answer.status,
+        "detail": answer.text,
+        "code": error.code,
+    }
+    response = Response(json.dumps(body), answer.status, mimetype="application/problem+json")
+    retry_after = getattr(error, "retry_after", None)
+    if retry_after is not None and isinstance(error, (CircuitOpenError, RateLimitedError)):
+        response.headers["Retry-After"] = str(max(1, math.ceil(retry_after)))
+    return response

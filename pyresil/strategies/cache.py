@@ -1,0 +1,400 @@
+"""`Cache`: results kept for a while, loaded once for all who miss them together, served stale while they are refreshed."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar, copy_context
+from typing import TYPE_CHECKING, Any, Never, TypeVar
+
+from pyresil._cache_keys import ArgumentsKey, freeze
+from pyresil._cache_values import Packing
+from pyresil._validate import Checker
+from pyresil.clock import Clock, Parker
+from pyresil.context import Context
+from pyresil.errors import (
+    CancelledError,
+    ConfigurationError,
+    RecursiveLoadError,
+    TimeoutExceededError,
+    report_exception,
+)
+from pyresil.events import CacheHit, CacheMiss, CacheRefreshFailed, CacheStale, emit
+from pyresil.outcome import Failure, Judge, Success
+from pyresil.stores.cache import CacheStore, MemoryCacheStore
+from pyresil.strategy import Forkable, Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from pyresil._cache_values import Entry
+    from pyresil.durations import Duration
+    from pyresil.outcome import Outcome
+    from pyresil.strategy import Call, Run
+
+__all__ = ["Cache"]
+
+T = TypeVar("T")
+
+#: How many refreshes may run in the background at once, for one cache.
+MAX_REFRESHES = 8
+
+#: After a refresh failed, the stale value is served this long (or ``ttl``, if shorter) before the next try, in seconds.
+COOLDOWN = 5.0
+
+#: The loads that the code around this runs for, the innermost last.
+_loading: ContextVar[tuple[_Load, ...]] = ContextVar("pyresil_loading", default=())
+
+
+class _Load:
+    """One load of one key, and those who wait for it. ``outcome`` is None while it runs; `AGAIN` where nobody learnt anything."""
+
+    __slots__ = ("outcome", "parkers", "waits_for")
+
+    def __init__(self) -> None:
+        self.parkers: list[Parker] = []
+        self.outcome: Outcome[Any] | None = None
+        self.waits_for: _Load | None = None
+
+
+AGAIN: Outcome[Any] = Success(None)
+
+
+class Cache(Strategy[Never], Forkable):
+    """Keep results by key.
+
+    Concurrent misses of a key run the work once; the others wait and get its value, or its error. After ``ttl`` a value is
+    stale: for ``stale_ttl`` more it is still served while one refresh runs. ``None`` and other falsy results are values.
+    Every caller but the one that loaded gets a copy. Results that are judged a failure are not kept.
+
+    Args:
+        key: The key of an execution: a function of the context that gives something hashable (or lists, dicts and sets of
+            such), or None for the arguments of the call, bound to their parameters and typed.
+        ttl: How long a value is fresh.
+        stale_ttl: How much longer it may be served stale; 0 for never.
+        name: Shown in events as ``source``.
+        store: A `MemoryCacheStore`, which caches may share (keys are then shared too); default: one of its own.
+        max_entries: The size of that default store.
+        refresh: ``"background"``: a stale value is served and refreshed in a thread of the library; ``"inline"``: the
+            first caller refreshes it, the others get it stale.
+        stale_if_error: Serve the stale value where an inline refresh fails, and leave the dependency alone for a while.
+        negative_ttl: Keep errors (failures and client errors) this long too; None for never.
+        codec: How values are copied: None for pickle, ``"json"`` for JSON.
+        handle: Which errors count for ``negative_ttl`` and ``stale_if_error``. Default: all but rejections and
+            cancellations for the former, all for the latter.
+        handle_result: Predicate of the value: what is not kept. Default: a ``status_code`` of 408, 425, 429, 500 and above.
+        lock_store: Loads once per fleet; this version has no shared cache stores, and only None is accepted.
+        clock: Default: the policy's.
+
+    Raises:
+        ConfigurationError: An option is out of range or of the wrong type. In a call: a key is not hashable, or a result
+            cannot be copied.
+        RecursiveLoadError: In a call: the work waits for the key that it loads.
+
+    Events: `CacheHit`, `CacheStale`, `CacheMiss`, `CacheRefreshFailed`.
+    """
+
+    kind = "cache"
+
+    def __init__(
+        self,
+        key: Callable[[Context], Any] | None = None,
+        ttl: Duration = "60s",
+        *,
+        stale_ttl: Duration = 0,
+        name: str | None = None,
+        store: Any = None,
+        max_entries: int = 1024,
+        refresh: str = "background",
+        stale_if_error: bool = True,
+        negative_ttl: Duration | None = None,
+        codec: str | None = None,
+        handle: type[BaseException] | tuple[type[BaseException], ...] | Callable[[Any], object] | None = None,
+        handle_result: Callable[[Any], object] | None = None,
+        lock_store: Any = None,
+        clock: Clock | None = None,
+    ) -> None:
+        check = Checker("cache", name)
+        self.name = check.name(name)
+        self.key = check.function("key", key)
+        self.ttl = check.duration("ttl", ttl)
+        self.stale_ttl = check.duration("stale_ttl", stale_ttl, positive=False)
+        self.max_entries = check.integer("max_entries", max_entries)
+        self.refresh = check.choice("refresh", refresh, ("background", "inline"))
+        self.stale_if_error = check.boolean("stale_if_error", stale_if_error)
+        self.negative_ttl = check.optional_duration("negative_ttl", negative_ttl)
+        self.codec = None if codec is None else check.choice("codec", codec, ("json",))
+        if store is not None and (not isinstance(store, CacheStore) or store.shared):
+            check.fault("store", "a store inside the process, such as MemoryCacheStore", store)
+        if lock_store is not None:
+            check.fault("lock_store", "None (loading once per fleet needs a shared cache store)", lock_store)
+        self.judge = Judge(handle, handle_result, check)
+        self._clock = check.instance("clock", clock, Clock, "a Clock or None")
+        check.done()
+        self._packing = Packing(self.codec, self._subject)
+        self._store: CacheStore | None = store
+        self._loads: dict[Hashable, _Load] = {}
+        self._refreshing = 0
+        self._arguments: ArgumentsKey | None = None
+        self._watch_forks()
+
+    # -- forms -----------------------------------------------------------------------------------------------------------
+
+    def run(self, call: Call[T], ctx: Context) -> T:
+        """See `Strategy.run`."""
+        return self.compile(call, ctx.clock)(ctx)  # type: ignore[no-any-return]  # compiled closures are untyped
+
+    def compile(self, inner: Run, clock: Clock) -> Run:
+        """See `Strategy.compile`."""
+        strategy, get = self, self.store.get
+        monotonic = self.clock.monotonic
+        key_of = self._key
+
+        def run(ctx: Context) -> Any:
+            key = key_of(ctx)
+            entry, generation = get(key)
+            if entry is None:
+                return strategy._miss(inner, ctx, key, generation)
+            if monotonic() < entry.fresh_until:
+                if CacheHit.listeners:
+                    strategy._tell(CacheHit, ctx, key)
+                if entry.plain:
+                    return entry.packed
+                return strategy._packing.unpack(entry)
+            return strategy._stale(inner, ctx, key, entry, generation)
+
+        return run
+
+    @property
+    def store(self) -> CacheStore:
+        """Where the values are."""
+        if self._store is None:
+            fresh = MemoryCacheStore(self.max_entries, clock=self.clock)
+            if self._store is None:
+                self._store = fresh
+        return self._store
+
+    def invalidate(self, key: Any) -> None:
+        """Drop the value under ``key``. A load of it that runs now is not kept, and nobody joins it any more.
+
+        Args:
+            key: What the key function gives for it.
+
+        Raises:
+            ConfigurationError: It cannot be a key.
+        """
+        self._drop(self._frozen(key))
+
+    def invalidate_call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+        """Drop the value of one call, where the arguments are the key."""
+        self._drop(self._call_key(fn, args, kwargs))
+
+    def _drop(self, key: Hashable) -> None:
+        self.store.invalidate(key)
+        self._loads.pop(key, None)
+
+    # -- keys ------------------------------------------------------------------------------------------------------------
+
+    def _key(self, ctx: Context) -> Hashable:
+        if self.key is not None:
+            return self._frozen(self.key(ctx))
+        function, args, kwargs = ctx._work
+        if function is None:
+            raise ConfigurationError(f"{self._subject}: a block has no arguments to make a key of; give key=")
+        return self._call_key(function, args, kwargs)
+
+    def _call_key(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Hashable:
+        bound = getattr(function, "__self__", None)
+        plain = getattr(function, "__func__", None)
+        if bound is not None and plain is not None:
+            # A bound method: its object is an argument like others, and is not kept alive by the cache.
+            function, args = plain, (bound, *args)
+        return self._arguments_key(function)(args, kwargs)
+
+    def _arguments_key(self, function: Callable[..., Any]) -> ArgumentsKey:
+        found = self._arguments
+        if found is None:
+            self._arguments = found = ArgumentsKey(function)
+        if found.function is not function and found.function != function:
+            raise ConfigurationError(
+                f"{self._subject}: two functions cannot share a cache without key=, got {function!r}"
+            )
+        return found
+
+    def _frozen(self, key: Any) -> Hashable:
+        try:
+            return freeze(key)
+        except TypeError as error:
+            raise ConfigurationError(
+                f"{self._subject}: key must be hashable, got {key!r} ({error})"
+            ) from error
+
+    @property
+    def _subject(self) -> str:
+        return f"cache {self.name!r}" if self.name else "cache"
+
+    # -- loading ---------------------------------------------------------------------------------------------------------
+
+    def _stale(self, inner: Run, ctx: Context, key: Hashable, entry: Entry, generation: int) -> Any:
+        """A value that is due for a refresh: one caller sees to it, and everybody gets the value."""
+        if entry.is_error:
+            return self._miss(inner, ctx, key, generation)
+        load = _Load()
+        if self.clock.monotonic() >= entry.retry_at and self._loads.setdefault(key, load) is load:
+            # Somebody may have finished between our look and our claim.
+            newer, generation = self.store.get(key)
+            if newer is not None and self.clock.monotonic() < newer.fresh_until:
+                self._finish(key, load, AGAIN)
+                return self._packing.unpack(newer)
+            if self.refresh == "inline":
+                try:
+                    return self._lead(inner, ctx, key, load, generation)
+                except Exception as error:
+                    if not self.stale_if_error or not (self.judge.default_errors or self.judge.error(error)):
+                        raise
+                    self._refresh_failed(ctx, key, entry, error)
+            else:
+                self._refresh(inner, ctx, key, load, entry, generation)
+        if CacheStale.listeners:
+            self._tell(CacheStale, ctx, key)
+        return self._packing.unpack(entry)
+
+    def _miss(self, inner: Run, ctx: Context, key: Hashable, generation: int) -> Any:
+        if CacheMiss.listeners:
+            self._tell(CacheMiss, ctx, key)
+        while True:
+            load = _Load()
+            running = self._loads.setdefault(key, load)
+            if running is load:
+                # Somebody may have finished between our look and our claim.
+                entry, generation = self.store.get(key)
+                if entry is not None and self.clock.monotonic() < entry.fresh_until:
+                    self._finish(key, load, AGAIN)
+                    return self._packing.unpack(entry)
+                return self._lead(inner, ctx, key, load, generation)
+            outcome = self._wait(ctx, key, running)
+            if outcome is AGAIN:
+                continue
+            if isinstance(outcome, Success):
+                return self._packing.unpack(outcome.value)
+            try:
+                raise outcome.error
+            finally:
+                del outcome, running
+
+    def _lead(self, inner: Run, ctx: Context, key: Hashable, load: _Load, generation: int) -> Any:
+        """Run the work for everybody who waits."""
+        outcome: Outcome[Any] = AGAIN
+        around = _loading.get()
+        try:
+            _loading.set((*around, load))
+            value = inner(ctx)
+            _loading.set(around)
+            entry = self._packing.pack(value, self.clock.monotonic() + self.ttl)
+            if not self.judge.value(value):
+                self.store.set(key, entry, _ms(self.ttl + self.stale_ttl), generation)
+            outcome = Success(entry)
+            return value
+        except Exception as error:
+            # A caller that was cancelled, or whose own time was up, says nothing of the work to the others.
+            own = isinstance(error, CancelledError) or (
+                isinstance(error, TimeoutExceededError) and ctx.remaining() == 0.0
+            )
+            if not own:
+                outcome = Failure(error)
+                self._keep_error(key, error, generation)
+            raise
+        finally:
+            _loading.set(around)
+            self._finish(key, load, outcome)
+            del outcome
+
+    def _keep_error(self, key: Hashable, error: Exception, generation: int) -> None:
+        if self.negative_ttl is not None and self.judge.error(error) is not None:
+            entry = self._packing.pack_error(error, self.clock.monotonic() + self.negative_ttl)
+            if entry is not None:
+                self.store.set(key, entry, _ms(self.negative_ttl), generation)
+
+    def _finish(self, key: Hashable, load: _Load, outcome: Outcome[Any]) -> None:
+        load.outcome = outcome
+        if self._loads.get(key) is load:
+            self._loads.pop(key, None)
+        for parker in load.parkers:
+            parker.unpark()
+
+    def _wait(self, ctx: Context, key: Hashable, running: _Load) -> Outcome[Any]:
+        """Wait for somebody else's load."""
+        mine = _loading.get()
+        if mine:
+            mine[-1].waits_for = running
+        try:
+            link: _Load | None = running
+            for _ in range(len(self._loads) + len(mine) + 1):
+                if link in mine:
+                    raise RecursiveLoadError(key, ctx.policy)
+                link = None if link is None else link.waits_for
+            token = ctx.cancel
+            while running.outcome is None:
+                parker = Parker()
+                running.parkers.append(parker)
+                if running.outcome is None:
+                    token.raise_if_cancelled()
+                    token.park(parker)
+            return running.outcome
+        finally:
+            if mine:
+                mine[-1].waits_for = None
+
+    def _refresh(
+        self, inner: Run, ctx: Context, key: Hashable, load: _Load, entry: Entry, generation: int
+    ) -> None:
+        """Load in the background, without the caller's deadline; where too many do so already, the next caller sees to it."""
+        fresh = Context()
+        fresh._owner, fresh._work, fresh.key, fresh.source = ctx._owner, ctx._work, ctx.key, ctx.source
+
+        def work() -> None:
+            try:
+                fresh._enter(lambda inside: self._lead(inner, inside, key, load, generation))
+            except Exception as error:
+                self._refresh_failed(fresh, key, entry, error)
+            finally:
+                self._refreshing -= 1
+                fresh._close()
+
+        if self._refreshing >= MAX_REFRESHES:
+            self._finish(key, load, AGAIN)
+            return
+        self._refreshing += 1
+        context = copy_context()
+        try:
+            self.clock.spawn(lambda: context.run(work), "pyresil-cache-refresh")
+        except RuntimeError:  # the interpreter is ending, or the process has no more threads
+            self._refreshing -= 1
+            self._finish(key, load, AGAIN)
+            report_exception(f"{self._subject}: a refresh could not be started")
+
+    def _refresh_failed(self, ctx: Context, key: Hashable, entry: Entry, error: Exception) -> None:
+        entry.retry_at = self.clock.monotonic() + min(self.ttl, COOLDOWN)
+        if CacheRefreshFailed.listeners:
+            at = ctx.clock.wall()
+            source = self.name or ctx.source
+            emit(CacheRefreshFailed(policy=ctx.policy, source=source, at=at, key=key, error=error))
+
+    def _tell(self, kind: Any, ctx: Context, key: Hashable) -> None:
+        emit(kind(policy=ctx.policy, source=self.name or ctx.source, at=ctx.clock.wall(), key=key))
+
+    def _after_fork(self) -> None:
+        self._loads = {}
+        self._refreshing = 0
+
+    def describe(self) -> dict[str, Any]:
+        """Plain data: the effective options."""
+        names = ("ttl", "stale_ttl", "max_entries", "refresh", "stale_if_error", "negative_ttl", "codec")
+        return {**super().describe(), **{name: getattr(self, name) for name in names}}
+
+    def __repr__(self) -> str:
+        return f"Cache(ttl={self.ttl!r}, stale_ttl={self.stale_ttl!r}, name={self.name!r})"
+
+
+def _ms(duration: float) -> int:
+    return max(1, int(duration * 1000))

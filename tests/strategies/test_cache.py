@@ -1,0 +1,422 @@
+"""The cache strategy: hits, misses loaded once, stale values, invalidation, keys and copies."""
+
+from __future__ import annotations
+
+import contextvars
+import gc
+import threading
+import time
+import weakref
+
+import pytest
+
+from pyresil import Cache, CancelToken, ConfigurationError, Policy, RecursiveLoadError, current_context
+from pyresil.stores.cache import MemoryCacheStore
+from pyresil.testing import ManualClock, record_events
+
+
+def run_all(count, fn):
+    """Run ``fn`` in so many threads that start together; the results or errors."""
+    barrier = threading.Barrier(count)
+    results = [None] * count
+
+    def body(position):
+        barrier.wait(5)
+        try:
+            results[position] = fn()
+        except Exception as error:
+            results[position] = error
+
+    threads = [threading.Thread(target=body, args=(position,)) for position in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    return results
+
+
+class Loader:
+    def __init__(self, result=None, delay=0.0):
+        self.calls = 0
+        self.result = result
+        self.delay = delay
+
+    def __call__(self, *args, **kwargs):
+        self.calls += 1
+        time.sleep(self.delay)
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+def cached(loader, clock=None, **options):
+    options.setdefault("key", lambda ctx: ctx.args)
+    return Policy(Cache(clock=clock, **options))(loader)
+
+
+@pytest.mark.parametrize("value", [None, 0, False, "", [], {}, 7, {"a": [1, 2]}])
+def test_every_value_is_kept_also_falsy_ones(value):
+    loader = Loader(value)
+    fn = cached(loader)
+    assert [fn(), fn(), fn()] == [value] * 3
+    assert loader.calls == 1
+
+
+def test_fresh_stale_gone():
+    clock = ManualClock()
+    loader = Loader("old")
+    fn = cached(loader, clock, ttl="10s", stale_ttl="10s", refresh="inline")
+    with record_events() as events:
+        assert fn() == "old"
+        clock.advance("9s")
+        assert fn() == "old"
+        clock.advance("2s")
+        loader.result = "new"
+        assert fn() == "new"  # refreshed by the caller that found it stale
+        clock.advance("21s")
+        assert fn() == "new"
+    assert [event.type for event in events if event.type != "execution"] == [
+        "cache-miss",
+        "cache-hit",
+        "cache-miss",
+    ]
+    assert loader.calls == 3
+
+
+def test_a_stale_value_is_served_while_it_is_refreshed_in_the_background():
+    clock = ManualClock()
+    loader = Loader("old")
+    fn = cached(loader, clock, ttl="10s", stale_ttl="10s")
+    assert fn() == "old"
+    clock.advance("11s")
+    loader.result = "new"
+    with record_events() as events:
+        assert fn() == "old"
+    assert [event.type for event in events if event.type != "execution"] == ["cache-stale"]
+    deadline = time.monotonic() + 5
+    while fn() == "old" and time.monotonic() < deadline:
+        pass
+    assert fn() == "new"
+    assert loader.calls == 2
+
+
+def test_a_background_refresh_has_no_deadline_of_the_caller():
+    clock = ManualClock()
+    seen = []
+
+    def load():
+        seen.append(current_context().remaining())
+        return len(seen)
+
+    policy = Policy(Cache(lambda ctx: "k", ttl="10s", stale_ttl="10s", clock=clock))
+    assert policy.options(deadline="1s").call(load) == 1
+    clock.advance("11s")
+    assert policy.options(deadline="1s").call(load) == 1
+    deadline = time.monotonic() + 5
+    while len(seen) < 2 and time.monotonic() < deadline:
+        pass
+    assert seen == [1.0, None]
+
+
+def test_stale_if_error_serves_the_old_value_and_cools_down():
+    clock = ManualClock()
+    loader = Loader("old")
+    fn = cached(loader, clock, ttl="10s", stale_ttl="60s", refresh="inline")
+    fn()
+    clock.advance("11s")
+    loader.result = ConnectionError("down")
+    with record_events() as events:
+        assert fn() == "old"
+        assert fn() == "old"  # left alone for a while
+    assert loader.calls == 2
+    assert [event.type for event in events if event.type != "execution"] == [
+        "cache-refresh-failed",
+        "cache-stale",
+        "cache-stale",
+    ]
+    clock.advance("5s")
+    loader.result = "new"
+    assert fn() == "new"
+
+
+def test_without_stale_if_error_the_error_comes_out():
+    clock = ManualClock()
+    loader = Loader("old")
+    fn = cached(loader, clock, ttl="10s", stale_ttl="60s", refresh="inline", stale_if_error=False)
+    fn()
+    clock.advance("11s")
+    loader.result = ConnectionError("down")
+    with pytest.raises(ConnectionError) as caught:
+        fn()
+    assert caught.value is loader.result
+
+
+def test_negative_caching_raises_a_copy_for_a_while():
+    clock = ManualClock()
+    error = KeyError("nobody")
+    loader = Loader(error)
+    fn = cached(loader, clock, negative_ttl="5s")
+    with pytest.raises(KeyError) as first:
+        fn()
+    with pytest.raises(KeyError) as second:
+        fn()
+    assert first.value is error
+    assert second.value is not error
+    assert second.value.args == error.args
+    assert loader.calls == 1
+    clock.advance("6s")
+    loader.result = "found"
+    assert fn() == "found"
+
+
+def test_errors_are_not_kept_by_default():
+    loader = Loader(KeyError("nobody"))
+    fn = cached(loader)
+    for _ in range(3):
+        with pytest.raises(KeyError):
+            fn()
+    assert loader.calls == 3
+
+
+def test_a_result_that_is_a_failure_is_not_kept():
+    class Response:
+        status_code = 503
+
+    loader = Loader(Response())
+    fn = cached(loader, store=MemoryCacheStore())
+
+    # not even copied, so a local class does not matter for the loader's own caller
+    with pytest.raises(ConfigurationError, match="cannot be copied"):
+        fn()
+
+
+def test_values_are_copies():
+    loader = Loader({"list": [1]})
+    fn = cached(loader)
+    mine = fn()
+    theirs = fn()
+    theirs["list"].append(2)
+    assert fn() == {"list": [1]}
+    assert mine is loader.result  # the caller that loaded gets what the work returned
+    mine["list"].append(3)
+    assert fn() == {"list": [1]}
+
+
+def test_what_cannot_be_copied_is_refused():
+    fn = Policy(Cache(lambda ctx: 1, name="locks"))(lambda: threading.Lock())
+    with pytest.raises(ConfigurationError, match="cache 'locks': a result of type lock cannot be copied"):
+        fn()
+
+
+@pytest.mark.parametrize("value", [(1, 2), {1: "int key"}, {1, 2}])
+def test_what_does_not_round_trip_through_json_is_refused(value):
+    fn = cached(Loader(value), codec="json")
+    with pytest.raises(ConfigurationError, match="cannot be copied"):
+        fn()
+
+
+def test_invalidation_during_a_load_wins_over_the_load():
+    cache = Cache(lambda ctx: "k")
+    started, go = threading.Event(), threading.Event()
+    values = iter(["before", "after"])
+
+    def load():
+        value = next(values)
+        if value == "before":
+            started.set()
+            go.wait(5)
+        return value
+
+    fn = Policy(cache)(load)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(fn()))
+    thread.start()
+    started.wait(5)
+    cache.invalidate("k")
+    assert fn() == "after"  # joins nobody who began before
+    go.set()
+    thread.join(5)
+    assert results == ["before"]
+    assert fn() == "after"
+
+
+def test_invalidate_call_drops_one_call():
+    calls = []
+
+    def fn(x, y=1):
+        calls.append((x, y))
+        return x + y
+
+    cache = Cache()
+    cached_fn = Policy(cache)(fn)
+    cached_fn(1)
+    cached_fn(2)
+    cache.invalidate_call(fn, x=1)
+    cached_fn(1)
+    cached_fn(2)
+    assert calls == [(1, 1), (2, 1), (1, 1)]
+
+
+def test_the_least_recently_used_entry_makes_room():
+    calls = []
+    fn = Policy(Cache(max_entries=2))(lambda x: calls.append(x))
+    for x in (1, 2, 1, 3, 1, 2):
+        fn(x)
+    assert calls == [1, 2, 3, 2]
+
+
+def test_a_key_function_that_raises_is_the_callers_error():
+    error = LookupError("no tenant")
+
+    def key(ctx):
+        raise error
+
+    with pytest.raises(LookupError) as caught:
+        Policy(Cache(key)).call(dict)
+    assert caught.value is error
+
+
+def test_a_key_that_is_not_hashable_is_named():
+    class Odd:
+        __hash__ = None
+
+    with pytest.raises(ConfigurationError, match=r"cache 'x': key must be hashable, got <.*Odd"):
+        Policy(Cache(lambda ctx: Odd(), name="x")).call(dict)
+
+
+def test_two_functions_cannot_share_arguments_as_keys():
+    policy = Policy(Cache(name="x"))
+    policy.call(Loader(1))
+    with pytest.raises(
+        ConfigurationError, match="cache 'x': two functions cannot share a cache without key="
+    ):
+        policy.call(Loader(2))
+
+
+def test_a_cancelled_loader_leaves_the_load_to_a_waiter():
+    entered = threading.Event()
+    token = CancelToken()
+    policy = Policy(Cache(lambda ctx: "k"))
+
+    def load():
+        entered.set()
+        ctx = current_context()
+        if ctx.source == "first":
+            ctx.sleep(10)
+        return "loaded"
+
+    first = []
+    thread = threading.Thread(
+        target=lambda: first.append(policy.options(cancel=token, source="first").settle(load)),
+    )
+    thread.start()
+    entered.wait(5)
+    second = []
+    other = threading.Thread(target=lambda: second.append(policy.call(load)))
+    other.start()
+    token.cancel("enough")
+    thread.join(5)
+    other.join(5)
+    assert second == ["loaded"]
+    assert "enough" in str(first[0].error)
+
+
+def test_a_waiter_can_be_cancelled():
+    go = threading.Event()
+    entered = threading.Event()
+    policy = Policy(Cache(lambda ctx: "k"))
+
+    def load():
+        entered.set()
+        go.wait(5)
+
+    thread = threading.Thread(target=policy.call, args=(load,))
+    thread.start()
+    entered.wait(5)
+    token = CancelToken(timeout=0.05)
+    with pytest.raises(TimeoutError):
+        policy.options(cancel=token).call(load)
+    go.set()
+    thread.join(5)
+
+
+def test_KeyboardInterrupt_of_the_loader_is_not_everybodys():
+    policy = Policy(Cache(lambda ctx: "k"))
+
+    def load():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        policy.call(load)
+    assert policy.call(lambda: "fine") == "fine"
+
+
+def test_two_keys_that_wait_for_each_other_are_noticed():
+    cache = Cache(lambda ctx: ctx.args[0])
+    policy = Policy(cache)
+    both = threading.Barrier(2)
+
+    def load(key):
+        if key in ("a", "b"):
+            both.wait(5)
+            return policy.call(load, "b" if key == "a" else "a")
+        return key
+
+    results = []
+
+    def start(key):
+        try:
+            results.append(policy.call(load, key))
+        except Exception as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=start, args=(key,)) for key in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+    assert len(results) == 2
+    assert any(isinstance(result, RecursiveLoadError) for result in results)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ttl": 0}, "ttl must be a duration above 0, got 0"),
+        ({"ttl": "x"}, "ttl must be a duration of 0 or more .*got 'x'"),
+        ({"stale_ttl": -1}, "stale_ttl must be a duration of 0 or more .*got -1"),
+        ({"max_entries": True}, "max_entries must be a positive integer, got True"),
+        ({"refresh": "later"}, "refresh must be one of 'background', 'inline', got 'later'"),
+        ({"store": {}}, "store must be a store inside the process"),
+        ({"lock_store": 1}, "lock_store must be None"),
+        ({"codec": "xml"}, "codec must be one of 'json', got 'xml'"),
+        ({"key": "k"}, "key must be callable, got 'k'"),
+        ({"ttl": 0, "refresh": 1, "name": "n"}, "^cache 'n': ttl must .*; refresh must"),
+    ],
+)
+def test_bad_options_are_named(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        Cache(**options)
+
+
+def test_the_work_runs_in_the_callers_context():
+    var = contextvars.ContextVar("var", default="outside")
+    var.set("inside")
+    assert Policy(Cache()).call(var.get) == "inside"
+
+
+def test_a_method_does_not_keep_its_object_alive():
+    class Client:
+        def load(self):
+            return "value"
+
+    policy = Policy(Cache())
+    client = Client()
+    assert policy.call(client.load) == "value"
+    gone = weakref.ref(client)
+    gc.disable()
+    try:
+        del client
+        assert gone() is None
+    finally:
+        gc.enable()

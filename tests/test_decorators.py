@@ -1,0 +1,251 @@
+"""Decorators: merged stage by stage in canonical order, foreign decorators kept in place, names shared."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from pyresil import (
+    ConfigurationError,
+    Constant,
+    Fallback,
+    Policy,
+    Retry,
+    bulkhead,
+    circuit_breaker,
+    fallback,
+    policy_of,
+    retry,
+    timeout,
+)
+from pyresil._merging import DEFAULT_NAMES
+
+NOW = Constant("0s")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_names():
+    DEFAULT_NAMES.clear()
+    yield
+    DEFAULT_NAMES.clear()
+
+
+def kinds(fn):
+    return [strategy.kind for strategy in policy_of(fn).strategies]
+
+
+def fails():
+    raise ConnectionError("down")
+
+
+def test_stacked_decorators_make_one_policy_in_canonical_order():
+    @timeout("2s")
+    @fallback(None)
+    @bulkhead(max_concurrent=3)
+    @retry(attempts=2)
+    @circuit_breaker
+    def fn():
+        return 7
+
+    assert fn() == 7
+    assert kinds(fn) == ["fallback", "retry", "circuit breaker", "bulkhead", "timeout"]
+
+
+def test_the_order_of_writing_does_not_matter():
+    calls = []
+
+    def work():
+        calls.append(1)
+        raise ConnectionError
+
+    inside_out = retry(attempts=3, backoff=NOW)(fallback("value")(work))
+    outside_in = fallback("value")(retry(attempts=3, backoff=NOW)(work))
+    assert inside_out() == "value" == outside_in()
+    assert len(calls) == 6
+
+
+def test_a_foreign_decorator_ends_the_merging_and_keeps_its_place():
+    checks = []
+
+    def login_required(fn):
+        @functools.wraps(fn)
+        def wrapper():
+            checks.append(1)
+            return fn()
+
+        return wrapper
+
+    calls = []
+
+    @retry(attempts=3, backoff=NOW)
+    @login_required
+    @bulkhead(max_concurrent=1)
+    def view():
+        calls.append(1)
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        view()
+    # Merged around the bare view, the retries would have skipped the check.
+    assert (len(checks), len(calls)) == (3, 3)
+    assert kinds(view) == ["retry"]
+
+
+def test_a_stage_stands_on_both_sides_of_a_foreign_decorator():
+    def foreign(fn):
+        @functools.wraps(fn)
+        def wrapper():
+            return fn()
+
+        return wrapper
+
+    calls = []
+
+    @retry(attempts=2, backoff=NOW)
+    @foreign
+    @retry(attempts=3, backoff=NOW)
+    def fn():
+        calls.append(1)
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        fn()
+    assert len(calls) == 6
+
+
+def test_a_stage_given_twice_is_refused():
+    with pytest.raises(ConfigurationError, match="fails: the stage retry is given twice"):
+        retry(attempts=2)(retry(attempts=3)(fails))
+
+
+def test_false_turns_a_stage_off():
+    calls = []
+
+    @retry(False)
+    def fn():
+        calls.append(1)
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        fn()
+    assert len(calls) == 1
+    with pytest.raises(ConfigurationError, match="given twice"):
+        retry(attempts=2)(fn)
+
+
+def test_an_instance_belongs_to_its_function():
+    @bulkhead(max_concurrent=1)
+    def one():
+        return two()
+
+    @bulkhead(max_concurrent=1)
+    def two():
+        return "ran"
+
+    assert one() == "ran"
+
+
+def test_it_stays_the_same_instance_when_more_is_merged_in():
+    first = bulkhead(max_concurrent=1)(fails)
+    second = retry(attempts=2)(first)
+    assert policy_of(second).strategies[1] is policy_of(first).strategies[0]
+
+
+def test_a_name_is_shared():
+    @bulkhead("exports", max_concurrent=1)
+    def one():
+        return two()
+
+    @bulkhead("exports")
+    def two():
+        return "ran"
+
+    from pyresil import BulkheadFullError
+
+    with pytest.raises(BulkheadFullError):
+        one()
+    assert two() == "ran"
+
+
+def test_other_options_under_a_used_name_are_refused():
+    bulkhead("exports", max_concurrent=1)(fails)
+    with pytest.raises(
+        ConfigurationError, match=r"bulkhead 'exports' is in use .*max_concurrent=1.*max_concurrent=2"
+    ):
+        bulkhead("exports", max_concurrent=2)(fails)
+    bulkhead("exports", max_concurrent=1)(fails)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: retry(attemps=3), "retry: no option 'attemps'; known are attempts, backoff"),
+        (lambda: retry(False, attempts=3), "retry: options cannot be given together with False"),
+        (lambda: retry(3, attempts=3), "retry: attempts is given twice, as 3 and 3"),
+        (lambda: retry(attempts=True)(fails), "retry: attempts must be a positive integer, got True"),
+        (lambda: fallback()(fails), "fallback: exactly one of a value and using= must be given, got neither"),
+        (lambda: fallback(1, 2), "fallback: one value can be given, got 2"),
+        (lambda: timeout()(fails), "timeout: missing 1 required positional argument: 'limit'"),
+        (
+            lambda: bulkhead(max_concurrent=0)(fails),
+            "bulkhead .*max_concurrent must be a positive integer, got 0",
+        ),
+    ],
+)
+def test_bad_input_is_named(make, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make()
+
+
+def test_false_is_a_value_of_a_fallback():
+    assert fallback(False)(fails)() is False
+
+
+def test_a_ready_strategy_is_taken_as_it_is():
+    from pyresil import CircuitBreaker
+
+    breaker = CircuitBreaker("carrier")
+    assert policy_of(circuit_breaker(breaker)(fails)).strategies == (breaker,)
+
+
+def test_methods_partials_and_callables_without_a_name():
+    class Client:
+        def __init__(self):
+            self.calls = 0
+
+        @retry(attempts=3, backoff=NOW)
+        def get(self, what):
+            self.calls += 1
+            if self.calls < 3:
+                raise ConnectionError
+            return what
+
+        def __call__(self):
+            return "called"
+
+    client = Client()
+    assert client.get("it") == "it"
+    assert retry(attempts=2)(functools.partial(divmod, 7))(3) == (2, 1)
+    assert retry(attempts=2)(client.get)("again") == "again"
+    assert retry(attempts=2)(client)() == "called"
+
+
+async def _async():
+    return 1
+
+
+def _generator():
+    yield 1
+
+
+@pytest.mark.parametrize("fn", [_async, _generator, functools.partial(_async)])
+@pytest.mark.parametrize("decorator", [retry, fallback(None), timeout("1s"), bulkhead, circuit_breaker])
+def test_what_cannot_run_under_a_policy_is_refused_when_decorated(decorator, fn):
+    with pytest.raises(TypeError, match=r"_async is async|_generator is a generator function"):
+        decorator(fn)
+
+
+def test_policy_of_a_plain_function_is_none():
+    assert policy_of(fails) is None
+    assert policy_of(Policy(Retry(), Fallback(1))(fails)) is None
