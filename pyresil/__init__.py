@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from pyresil.errors import TimeoutSaturatedError as TimeoutSaturatedError
     from pyresil.events import Event as Event
     from pyresil.events import subscribe as subscribe
+    from pyresil.locks.lease import Lease as Lease
+    from pyresil.locks.locks import Locks as Locks
     from pyresil.outcome import Failure as Failure
     from pyresil.outcome import Success as Success
     from pyresil.outcome import caused_by as caused_by
@@ -109,6 +111,8 @@ _HOMES = {
     "pyresil.clock": ("Clock", "SystemClock"),
     "pyresil.outcome": ("Success", "Failure", "caused_by"),
     "pyresil.events": ("Event", "subscribe"),
+    "pyresil.locks.locks": ("Locks",),
+    "pyresil.locks.lease": ("Lease",),
     "pyresil.strategy": ("Strategy", "Guard", "Stepper", "Call"),
     "pyresil.stores.backend": ("connect", "Backend"),
     "pyresil.stores.base": ("LockStore", "Granted", "Held", "LockInfo"),

@@ -24,6 +24,7 @@ class Dispatcher:
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._serving: threading.Thread | None = None
 
     def post(self, job: Callable[[], object]) -> None:
         """Run ``job`` soon, after everything posted before it; what it raises is logged."""
@@ -46,9 +47,10 @@ class Dispatcher:
             # The interpreter is ending, or out of threads: what is queued waits for the next post that can start one.
             self._thread = None
             report_exception("the dispatch thread cannot be started")
-        except BaseException:  # a signal handler raised before the start
-            if mine and thread.ident is None:
-                self._thread = None
+        except BaseException:
+            # A signal handler raised in the start, and the thread may live or not: the next post starts one, and only the
+            # first of them serves.
+            self._thread = self._serving
             raise
 
     def flush(self, timeout: float) -> bool:
@@ -58,13 +60,18 @@ class Dispatcher:
         """
         if self._thread is None:
             return True
-        if threading.current_thread() is self._thread:
+        if threading.current_thread() is self._serving:
             return False
         done = Parker()
         self._queue.put(done.unpark)
         return done.wait(timeout)
 
     def _run(self) -> None:
+        me = threading.current_thread()
+        if self._serving is None:
+            self._serving = me
+        if self._serving is not me:
+            return
         while True:
             job = self._queue.get()
             try:

@@ -56,6 +56,7 @@ class Watchdog:
         self._cancelled = 0
         self._parker: Parker | None = None
         self._thread: threading.Thread | None = None
+        self._serving: threading.Thread | None = None
 
     def call_later(self, delay: float, action: Callable[[], object]) -> Timer:
         """Run ``action`` on the watchdog thread after ``delay`` seconds (at once where it is 0 or less)."""
@@ -79,6 +80,8 @@ class Watchdog:
             # The interpreter is ending, or out of threads: deadlines are still computed by whoever looks, and the next timer
             # tries again.
             report_exception("the watchdog thread cannot be started")
+        # Where a signal handler raised in the start, the thread may live or not, and the next timer starts one: only the
+        # first of them serves.
 
     def _litter(self) -> None:
         self._cancelled += 1
@@ -115,6 +118,11 @@ class Watchdog:
         return None, None
 
     def _run(self) -> None:
+        me = threading.current_thread()
+        if self._serving is None:
+            self._serving = me
+        if self._serving is not me:
+            return
         while True:
             self._parker = parker = Parker()
             self._sweep()

@@ -65,12 +65,16 @@ class SignalSafeEvent(threading.Event):
 
 
 class _Callback:
-    """A function that is called at most once, however many tokens and timers call `fire`."""
+    """A function that is called at most once, however many tokens and timers call `fire`.
 
-    __slots__ = ("function",)
+    A ``quick`` one is the library's own, wakes somebody and never blocks: the watchdog may call it.
+    """
 
-    def __init__(self, function: Callable[[], object]) -> None:
+    __slots__ = ("function", "quick")
+
+    def __init__(self, function: Callable[[], object], *, quick: bool = False) -> None:
         self.function: Callable[[], object] | None = function
+        self.quick = quick
 
     def fire(self) -> None:
         function, self.function = self.function, None
@@ -200,6 +204,21 @@ class CancelToken:
                 continue  # somebody else took it, or registered one
             callback.fire()
 
+    def _cancel_soon(self, reason: object) -> None:
+        """`cancel` for the watchdog: who waits is woken here and now, the user's callbacks run on the dispatch thread."""
+        if not self._cancelled:
+            self._reason = reason
+            self._cancelled = True
+        self._fire_soon()
+
+    def _fire_soon(self) -> None:
+        for callback in list(self._callbacks):
+            if callback.quick:
+                callback.fire()
+                self._callbacks.pop(callback, None)
+        if self._callbacks:
+            post(self._fire)
+
     def _cause(self) -> CancelToken | None:
         """The token of the chain that is set, or None; one that was cancelled goes before one whose time is up."""
         late: CancelToken | None = None
@@ -268,7 +287,7 @@ class CancelToken:
         if left is not None:
             timeout = left if timeout is None else min(timeout, left)
         park = self._clock.park_for_work if for_work else self._clock.park
-        with _Registration(self, _Callback(parker.unpark)):
+        with _Registration(self, _Callback(parker.unpark, quick=True)):
             return park(parker, timeout)
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -301,7 +320,7 @@ class CancelToken:
             event = SignalSafeEvent()
             if self._event is None:
                 self._event = event
-                _Registration(self, _Callback(event.set)).add()
+                _Registration(self, _Callback(event.set, quick=True)).add()
                 self._arm()
         return self._event
 
@@ -316,9 +335,7 @@ class CancelToken:
         if not self.is_set():  # a clock's rounding: look again
             self._arm()
             return
-        if self._event is not None:
-            self._event.set()
-        post(self._fire)
+        self._fire_soon()
 
     def _close(self) -> None:
         """The work is over: callbacks are let go, and a deadline that passes later fires nothing."""

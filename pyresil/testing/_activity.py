@@ -143,7 +143,7 @@ class Activity:
     def _drain_watchdog(self) -> None:
         """A delay of 0 went to the real watchdog: let it come first."""
         watchdog = _watchdog._watchdog
-        if watchdog is not None and watchdog._thread is not threading.current_thread():
+        if watchdog is not None and watchdog._serving is not threading.current_thread():
             done = Parker()
             watchdog.call_later(0.0, done.unpark)
             done.wait(SERVICE_STILL)
@@ -151,7 +151,7 @@ class Activity:
     def _drain_dispatcher(self, me: threading.Thread) -> None:
         """Callbacks run to their end, unless one of them waits for a clock or stands still."""
         dispatcher = _dispatch._dispatcher
-        thread = None if dispatcher is None else dispatcher._thread
+        thread = None if dispatcher is None else dispatcher._serving or dispatcher._thread
         if dispatcher is None or thread is None or thread is me:
             return
         done, seen = self._flush, self._flushing

@@ -246,8 +246,8 @@ class ManualClock(Clock):
 
     @property
     def elapsed(self) -> float:
-        """Seconds advanced so far."""
-        return self._elapsed
+        """Seconds advanced so far, without the rounding of the grid."""
+        return round(self._elapsed, 6)
 
     @property
     def parked(self) -> int:

@@ -223,3 +223,17 @@ def test_a_handler_may_set_what_its_own_thread_waits_for(what):
         """,
     )
     assert done.stdout.strip() == "1500"
+
+
+def test_a_slow_callback_does_not_delay_those_who_wait():
+    token = CancelToken(timeout=0.05)
+    go_on = threading.Event()
+    token.on_cancel(lambda: go_on.wait(10))
+    other = CancelToken(timeout=0.1)
+    event = other.as_event()
+    seen = []
+    other.on_cancel(lambda: seen.append(1))
+    assert event.wait(5), "set by the watchdog while the dispatch thread is busy"
+    assert seen == []
+    go_on.set()
+    wait_until(lambda: seen == [1])

@@ -1,0 +1,81 @@
+"""Handing leases back: when `Locks` are closed, and at the end of the process."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from typing import TYPE_CHECKING
+
+from pyresil.clock import SYSTEM, Parker
+from pyresil.errors import CancelledError
+from pyresil.locks._log import log
+
+if TYPE_CHECKING:
+    from pyresil.clock import Clock
+    from pyresil.locks.locks import Locks
+
+#: How long closing lets work run on after it was cancelled, in seconds.
+_GRACE = 1.0
+#: At the end of the process: for work in daemon threads, and for all releases together.
+_GRACE_AT_EXIT, _RELEASES_AT_EXIT = 0.1, 5.0
+
+
+def close(locks: Locks, timeout: float, grace: float = _GRACE, clock: Clock | None = None) -> None:
+    """Release what is idle, wait for work, cancel it, wait a little more, and leave the rest to expire."""
+    clock = clock or locks.clock
+    locks._closed = True
+    for lease in list(locks._leases):
+        if not lease._running:
+            lease.release()
+    _wait_for_work(locks, timeout, clock)
+    for lease in list(locks._leases):
+        lease.cancel.cancel(CancelledError("the locks are being closed"))
+    _wait_for_work(locks, grace, clock)
+    for lease in list(locks._leases):
+        log().warning(
+            "lease on %r (token %d): its work did not stop, so it is left to expire within %g s",
+            lease.key,
+            lease.token,
+            lease.ttl,
+        )
+        lease._abandon()
+    if locks._own_store and locks._store is not None:
+        store, locks._store = locks._store, None
+        store.close()
+
+
+def _wait_for_work(locks: Locks, timeout: float, clock: Clock) -> None:
+    until = clock.monotonic() + timeout
+    while locks._leases:
+        # Looked at again once we can be woken.
+        locks._closing = parker = Parker()
+        left = until - clock.monotonic()
+        if left <= 0.0:
+            return
+        if locks._leases:
+            clock.park(parker, left)
+
+
+_live: weakref.WeakSet[Locks] = weakref.WeakSet()
+_hooked = False
+
+
+def register(locks: Locks) -> None:
+    """From now on the end of the process hands these leases back."""
+    global _hooked
+    _live.add(locks)
+    if not _hooked:
+        _hooked = True
+        atexit.register(_at_exit)
+
+
+def _at_exit() -> None:
+    # In a forked child the objects are there and hold nothing, whatever the parent holds.
+    until = SYSTEM.monotonic() + _RELEASES_AT_EXIT
+    for locks in list(_live):
+        if SYSTEM.monotonic() > until:
+            return
+        try:
+            close(locks, 0.0, _GRACE_AT_EXIT, SYSTEM)
+        except Exception as error:
+            log().warning("leases could not be handed back at the end of the process: %s", error)

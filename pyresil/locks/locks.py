@@ -1,0 +1,269 @@
+"""`Locks`: leases from one store."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pyresil._validate import Checker
+from pyresil.cancel import CancelToken
+from pyresil.clock import SYSTEM, Clock
+from pyresil.context import UNSET, current_context
+from pyresil.errors import ConfigurationError, LockError
+from pyresil.locks._acquire import Acquisition
+from pyresil.locks._closing import close, register
+from pyresil.locks._hold import Hold
+from pyresil.locks._log import log
+from pyresil.locks._scope import LocksOwner
+from pyresil.locks._terms import LEAST_TTL, make_terms
+from pyresil.stores.base import LockStore
+from pyresil.strategy import Forkable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+    from pyresil.clock import Parker
+    from pyresil.durations import Duration
+    from pyresil.locks._terms import Terms
+    from pyresil.locks.lease import Lease
+    from pyresil.stores.base import LockInfo
+
+__all__ = ["Locks"]
+
+_Infos: TypeAlias = "list[LockInfo]"
+
+
+class Locks(Forkable):
+    """Leases from one store.
+
+    A release happens by itself at the normal end of the process for what is still held then, except where work still runs
+    under it; not in a forked child, to which nothing of its parent's belongs.
+
+    Args:
+        store: A `LockStore`, a `Backend`, or a URL for `connect`. None: what the environment variable ``PYRESIL_STORE``
+            names, else the file that ``pyresil-lock`` uses by default, so that cron jobs and this process exclude each other.
+        ttl: How long a lease outlives its last renewal, for those that do not say so themselves; at least 0.5 s.
+        clock: The clock of deadlines and waiting. Default: the store's own where it has one, else the system's.
+
+    Raises:
+        ConfigurationError: An option is at fault.
+    """
+
+    def __init__(
+        self,
+        store: LockStore | str | Any = None,
+        ttl: Duration = "30s",
+        clock: Clock | None = None,
+    ) -> None:
+        check = Checker("locks")
+        self.ttl = check.duration("ttl", ttl, minimum=LEAST_TTL)
+        check.instance("clock", clock, Clock, "a Clock or None")
+        if isinstance(store, str):
+            store = _connect(check, store, clock)
+        elif store is not None and not isinstance(store, LockStore):
+            store = getattr(store, "locks", store)
+            check.instance("store", store, LockStore, "a LockStore, a Backend, a URL or None")
+        check.done()
+        self._store: LockStore | None = store
+        self._own_store = False
+        own: Any = getattr(store, "_clock", None)
+        self.clock: Clock = clock or (own if isinstance(own, Clock) else SYSTEM)
+        self._owner = LocksOwner(self.clock)
+        self._leases: dict[Lease, None] = {}
+        self._closed = False
+        self._closing: Parker | None = None
+        self._registered = False
+        self._watch_forks()
+
+    def _after_fork(self) -> None:
+        self._leases = {}
+        self._closed = False
+        self._closing = None
+
+    @property
+    def store(self) -> LockStore:
+        """The store; the default one is looked up at first use."""
+        store = self._store
+        if store is None:
+            from pyresil.stores._default import default_url
+            from pyresil.stores.backend import connect
+
+            backend = connect(default_url(os.environ), clock=self.clock)
+            store = self._store = backend.locks
+            self._own_store = True
+            log().info("locks: the store in use is %s", backend.url)
+        return store
+
+    # -- getting leases --------------------------------------------------------------------------------------------------
+
+    def acquire(
+        self,
+        key: str,
+        ttl: Duration = UNSET,
+        wait: Duration | None = 0,
+        cancel: CancelToken | None = None,
+        on_lost: Callable[[Lease], object] | None = None,
+        *,
+        min_hold: Duration = 0,
+        max_hold: Duration | None = None,
+        renew: bool = True,
+    ) -> Lease | None:
+        """Take the lock, if it is free or gets free within ``wait``.
+
+        Waiting ends at once when the lock is released, where the store can tell; else tries follow each other after 50 ms,
+        doubling to 1 s, with jitter. It also ends with the current execution's deadline.
+
+        Args:
+            key: 1 to 500 characters of any Unicode.
+            ttl: How long the lease outlives its last renewal; at least 0.5 s. Default: that of this object.
+            wait: How long to wait for somebody else's lease; 0 tries once, None waits without an end.
+            cancel: A token that ends the waiting. Inside a policy, the execution's token ends it as well.
+            on_lost: ``on_lost(lease)`` is called once where the lease is lost, on the library's dispatch thread.
+            min_hold: A released lease stays closed to others until this long after the acquisition. It covers the skew of
+                hosts that fire the same tick.
+            max_hold: After this long the lease is not renewed any more and counts as lost, by ``"max-hold"``.
+            renew: Off: the lease ends after its ttl, which may then be as short as a millisecond.
+
+        Returns:
+            The `Lease`; None where somebody else has the lock.
+
+        Raises:
+            ConfigurationError: An option is at fault.
+            StoreUnavailableError: The store is busy or cannot be reached; who has the lock is unknown.
+            StoreError: The store refused, or holds what cannot be right.
+            LockError: This object was closed.
+            CancelledError: ``cancel`` was set (or its own reason, where that is an exception).
+            TimeoutExceededError: The deadline of the execution passed.
+
+        Emits:
+            ``lock-acquired`` or ``lock-rejected``; later ``lock-released``, ``lock-renew-failed``, ``lock-lost``.
+        """
+        terms = make_terms(
+            key, self.ttl, ttl, wait, cancel, on_lost, min_hold=min_hold, max_hold=max_hold, renew=renew
+        )
+        return self._acquisition(terms, cancel).run()
+
+    def hold(
+        self,
+        key: str,
+        ttl: Duration = UNSET,
+        wait: Duration | None = 0,
+        cancel: CancelToken | None = None,
+        on_lost: Callable[[Lease], object] | None = None,
+        *,
+        min_hold: Duration = 0,
+        max_hold: Duration | None = None,
+        renew: bool = True,
+    ) -> Hold:
+        """`acquire` as a context manager: ``with locks.hold("report") as lease:``.
+
+        Args:
+            key: As for `acquire`, and so are the other arguments.
+            ttl: As there.
+            wait: As there.
+            cancel: As there.
+            on_lost: As there.
+            min_hold: As there.
+            max_hold: As there.
+            renew: As there.
+
+        Raises:
+            LockNotAcquiredError: On entry: somebody else has the lock.
+            ConfigurationError: An option is at fault.
+        """
+        terms = make_terms(
+            key, self.ttl, ttl, wait, cancel, on_lost, min_hold=min_hold, max_hold=max_hold, renew=renew
+        )
+        return Hold(self, terms, cancel)
+
+    def _acquisition(self, terms: Terms, cancel: CancelToken | None) -> Acquisition:
+        if self._closed:
+            raise LockError("locks: this object was closed")
+        ctx = current_context()
+        if ctx is not None:
+            inherited = ctx.cancel
+            cancel = inherited if cancel is None else CancelToken._make(self.clock, (cancel, inherited), None)
+        return Acquisition(self, terms, cancel)
+
+    # -- looking ---------------------------------------------------------------------------------------------------------
+
+    def status(self, key: str) -> LockInfo | None:
+        """What is known of a lock (key, owner, token, remaining_ms, meta), or None where it is free."""
+        return self.store.inspect(key)
+
+    def list(self, prefix: str = "") -> _Infos:
+        """All locks that are closed at the moment and whose keys start with ``prefix``, sorted by key."""
+        return self.store.scan(prefix)
+
+    def break_lease(self, key: str) -> bool:
+        """Open a lock whoever holds it; the holder finds out at its next renewal.
+
+        Returns:
+            Whether it was closed.
+        """
+        return self.store.force_release(key)
+
+    # -- the end ---------------------------------------------------------------------------------------------------------
+
+    def close(self, timeout: Duration = "30s") -> None:
+        """Hand back every lease, and give out no more.
+
+        Waits for work that runs under leases; what is not done by then is cancelled through its lease's token. The lease of
+        work that does not stop even then is left to expire.
+
+        Args:
+            timeout: How long to wait for work.
+
+        Raises:
+            ConfigurationError: ``timeout`` is not a duration.
+        """
+        check = Checker("locks")
+        limit = check.duration("timeout", timeout, positive=False)
+        check.done()
+        close(self, limit)
+
+    def _remember(self, lease: Lease) -> None:
+        if not self._registered:
+            self._registered = True
+            register(self)
+        self._leases[lease] = None
+
+    def _forget(self, lease: Lease) -> None:
+        self._leases.pop(lease, None)
+        self._wake_closer()
+
+    def _wake_closer(self) -> None:
+        parker = self._closing
+        if parker is not None:
+            parker.unpark()
+
+    def _forget_lost(self, lease: Lease) -> None:
+        if not lease._running:
+            self._forget(lease)
+
+    def _later(self, job: Callable[[], object]) -> None:
+        """Tell the store something in the background: it may not answer for a while."""
+        try:
+            self.clock.spawn(job, "pyresil-lock-cleanup")
+        except RuntimeError:
+            pass  # no thread to be had: what it is about expires by itself
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Locks {self._store!r} ttl={self.ttl:g} held={len(self._leases)}>"
+
+
+def _connect(check: Checker, url: str, clock: Clock | None) -> LockStore | None:
+    from pyresil.stores.backend import connect
+
+    try:
+        return connect(url, clock=clock).locks
+    except ConfigurationError as error:
+        check.faults.append(f"store: {error}")
+        return None

@@ -1,0 +1,450 @@
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+
+import pytest
+
+from pyresil import Policy, _dispatch
+from pyresil.context import current_context, current_lease, fencing_token
+from pyresil.errors import LockError, LockLostError, StoreUnavailableError
+from pyresil.events import LockReleased, subscribe
+from pyresil.locks import Locks
+from pyresil.stores.memory import MemoryLockStore
+from pyresil.testing import ManualClock, record_events
+from tests.support.processes import wait_until
+
+
+def test_fifteen_minutes_of_a_lease(clock, store, locks):
+    lease = locks.acquire("k")
+    before = store.count("renew")
+    clock.advance("15m")
+    assert lease.held
+    assert store.count("renew") - before == 90
+    assert lease.remaining() == 30
+    assert lease.release() is True
+    assert not lease.held
+    assert lease.remaining() == 0
+    assert not lease.lost.is_set()
+    assert not lease.cancel.is_set()
+    clock.advance("1m")
+    assert store.count("renew") - before == 90
+
+
+def test_what_it_tells(locks, store):
+    lease = locks.acquire("k", ttl="10s")
+    info = locks.status("k")
+    assert (info.key, info.owner, info.token) == ("k", lease.owner, lease.token)
+    assert isinstance(lease.token, int)
+    assert len(lease.owner) == 32
+    assert lease.ttl == 10
+    assert lease.detected_by is None
+    assert isinstance(lease.lost, threading.Event)
+    assert lease.lost is lease.lost
+    assert lease.cancel is lease.cancel
+    assert "'k'" in repr(lease)
+    assert "held for 10 s" in repr(lease)
+    lease.raise_if_lost()
+    lease.release()
+    assert "not held" in repr(lease)
+
+
+def test_no_thread_starts_before_the_first_renewal_is_due(clock, locks):
+    before = threading.active_count()
+    leases = [locks.acquire(f"k{number}") for number in range(1000)]
+    clock.advance(9.9)
+    assert threading.active_count() == before
+    for lease in leases:
+        assert lease.held
+        lease.release()
+    assert clock.timers == 0
+
+
+def test_a_thousand_leases_are_all_kept(clock, locks):
+    before = threading.active_count()
+    leases = [locks.acquire(f"k{number}") for number in range(200)]
+    clock.advance("2m")
+    assert threading.active_count() >= before + 200
+    assert all(lease.held for lease in leases)
+    for lease in leases:
+        lease.release()
+    wait_until(lambda: threading.active_count() <= before + 1, what="the end of the leases' threads")
+
+
+def test_its_deadline_counts_from_before_the_request():
+    clock = ManualClock()
+
+    class Slow(MemoryLockStore):
+        def acquire(self, *args, **kwargs):
+            answer = super().acquire(*args, **kwargs)
+            clock.advance(4)
+            return answer
+
+    lease = Locks(Slow(clock=clock), ttl=10, clock=clock).acquire("k")
+    assert lease.remaining() == 6
+    assert lease.held
+
+
+def test_a_grant_that_takes_longer_than_the_ttl_is_released_not_used():
+    clock = ManualClock()
+    slow = [12]
+
+    class Slow(MemoryLockStore):
+        def acquire(self, *args, **kwargs):
+            answer = super().acquire(*args, **kwargs)
+            clock.advance(slow.pop() if slow else 0)
+            # the store's own clock is behind: it still has the lock as ours
+            self._rows["k"].expires = clock.boottime() + 5
+            return answer
+
+    store = Slow(clock=clock)
+    locks = Locks(store, ttl=10, clock=clock)
+    assert locks.acquire("k") is None
+    wait_until(lambda: store.inspect("k") is None)
+    assert locks.acquire("k").held
+
+
+def test_a_late_confirmation_is_released_not_used(clock, store, locks):
+    go_on = threading.Event()
+
+    def hang(number):
+        with clock.blocked():
+            go_on.wait(20)
+
+    lease = locks.acquire("k")
+    store.faults["renew"] = hang
+    clock.advance(29.99)
+    assert lease.lost.is_set()
+    assert lease.detected_by == "deadline"
+    assert locks.status("k") is not None
+    go_on.set()
+    wait_until(lambda: locks.status("k") is None)
+    assert not lease.held
+
+
+def test_losing_comes_in_order(clock, store, locks):
+    order = []
+    lease = locks.acquire(
+        "k", on_lost=lambda lost: order.append(("on_lost", lost is lease, lost.lost.is_set()))
+    )
+    lease.cancel.on_cancel(lambda: order.append(("cancel", lease.held, lease.lost.is_set())))
+    unsubscribe = subscribe(lambda event: order.append(event.type), "lock-lost")
+    try:
+        locks.break_lease("k")
+        clock.advance(10)
+    finally:
+        unsubscribe()
+    assert order == [("cancel", False, True), "lock-lost", ("on_lost", True, True)]
+
+
+def test_on_lost_runs_on_the_dispatch_thread_and_what_it_raises_is_logged(clock, locks, caplog):
+    seen = []
+
+    def on_lost(lease):
+        seen.append(threading.current_thread().name)
+        raise ValueError("from on_lost")
+
+    locks.acquire("k", on_lost=on_lost)
+    locks.break_lease("k")
+    clock.advance(60)
+    assert seen == ["pyresil-dispatch"]
+    assert "from on_lost" in caplog.text
+    assert "lost, detected by refused" in caplog.text
+    assert any(record.levelname == "WARNING" for record in caplog.records)
+
+
+def test_a_slow_on_lost_does_not_delay_other_losses(clock, store, locks):
+    go_on = threading.Event()
+    locks.acquire("a", on_lost=lambda lease: go_on.wait(10))
+    other = locks.acquire("b")
+    store.faults["renew"] = ConnectionError("down")
+    clock.advance(31)
+    assert other.lost.is_set()
+    go_on.set()
+
+
+def test_a_store_that_hangs_loses_no_lease_of_another_store(clock):
+    sick_store, well_store = MemoryLockStore(clock=clock), MemoryLockStore(clock=clock)
+    go_on = threading.Event()
+
+    class Sick(MemoryLockStore):
+        def renew(self, *args, **kwargs):
+            with clock.blocked():
+                go_on.wait(20)
+            return super().renew(*args, **kwargs)
+
+    del sick_store
+    sick = [Locks(Sick(clock=clock), ttl=30, clock=clock).acquire("k") for _ in range(5)]
+    locks = Locks(well_store, ttl=30, clock=clock)
+    well = [locks.acquire(f"k{number}") for number in range(50)]
+    clock.advance("2m")
+    assert all(lease.held for lease in well)
+    assert all(lease.lost.is_set() for lease in sick)
+    go_on.set()
+
+
+def test_held_is_right_although_no_thread_ran():
+    """A paused process: its own clock has moved, its threads have not."""
+    clock = ManualClock()
+    lease = Locks(MemoryLockStore(clock=clock), ttl=10, clock=clock).acquire("k")
+    clock._elapsed += 10  # nothing fires
+    assert not lease.held
+    assert lease.remaining() == 0
+    assert lease._lost_by is None
+    with pytest.raises(LockLostError, match="deadline"):
+        lease.raise_if_lost()
+    assert lease.lost.is_set()
+
+
+def test_after_a_pause_the_lease_is_lost_without_another_renewal(clock, store, locks):
+    lease = locks.acquire("k")
+    clock.advance(12)
+    renewals = store.count("renew")
+    clock._elapsed += 40
+    clock.advance(0.001)
+    clock.advance(30)
+    assert lease.lost.is_set()
+    assert lease.detected_by == "deadline"
+    assert store.count("renew") == renewals
+
+
+def test_lost_and_cancel_that_are_first_asked_for_afterwards(clock, locks):
+    lease = locks.acquire("k")
+    locks.break_lease("k")
+    clock.advance(60)
+    assert lease.lost.is_set()
+    assert isinstance(lease.cancel.reason, LockLostError)
+    with pytest.raises(LockLostError) as caught:
+        lease.cancel.raise_if_cancelled()
+    assert (caught.value.key, caught.value.token, caught.value.detected_by) == ("k", lease.token, "refused")
+
+
+def test_renewals_that_fail_are_told_and_logged_once_a_streak(clock, store, locks, caplog):
+    store.faults["renew"] = lambda number: "drop-request" if number in {2, 3, 5} else None
+    with record_events(["lock-renew-failed"]) as events:
+        lease = locks.acquire("k")
+        clock.advance("1m")
+    assert lease.held
+    assert [(event.key, event.token) for event in events] == [("k", lease.token)] * 3
+    assert caplog.text.count("could not be renewed") == 2
+
+
+def test_retries_of_a_renewal_are_spread_and_do_not_hammer(clock, store, locks):
+    store.faults["renew"] = ConnectionError("down")
+    locks.acquire("k")
+    clock.advance("1m")
+    assert 4 <= store.count("renew") <= 12
+
+
+def test_a_failed_release_is_logged_and_changes_nothing(store, locks, caplog):
+    lease = locks.acquire("k")
+    store.faults["release"] = StoreUnavailableError("down")
+    assert lease.release() is False
+    assert "could not be released" in caplog.text
+    assert not lease.held
+    with pytest.raises(ZeroDivisionError), locks.hold("other"):
+        raise ZeroDivisionError
+
+
+def test_a_second_release_does_nothing(store, locks):
+    lease = locks.acquire("k")
+    assert lease.release() is True
+    again = locks.acquire("k")
+    assert lease.release() is False
+    assert again.held
+    assert store.count("release") == 1
+
+
+def test_a_lease_that_was_broken_is_not_told_as_released(locks):
+    lease = locks.acquire("k")
+    locks.break_lease("k")
+    with record_events("lock-released") as events:
+        assert lease.release() is False
+    assert events == []
+
+
+def test_the_end_of_a_lost_lease_frees_the_rest_of_its_ttl(clock, store, locks):
+    with locks.hold("k", max_hold=25) as lease:
+        clock.advance(25)
+        assert lease.lost.is_set()
+        assert locks.status("k") is not None
+    assert locks.status("k") is None
+
+
+def test_as_a_block(clock, locks):
+    lease = locks.acquire("k")
+    with record_events() as events, lease as same:
+        assert same is lease
+        assert current_lease() is lease
+        assert fencing_token() == lease.token
+        assert current_context().lease is lease
+        assert current_context().fencing_token == lease.token
+    assert current_lease() is None
+    assert current_context() is None
+    assert locks.status("k") is None
+    assert events.types == ["lock-released"]
+    assert isinstance(events[0], LockReleased)
+    with pytest.raises(LockError, match="was released"), lease:
+        pass
+
+
+def test_nested_blocks_of_one_lease_release_it_at_the_outermost(locks):
+    with locks.hold("k") as lease:
+        with lease:
+            assert lease.held
+        assert lease.held
+    assert not lease.held
+
+
+def test_a_block_cannot_begin_on_a_lost_lease(clock, locks):
+    lease = locks.acquire("k")
+    locks.break_lease("k")
+    clock.advance(60)
+    with pytest.raises(LockLostError), lease:
+        raise AssertionError
+    with pytest.raises(LockLostError):
+        lease.run(print)
+
+
+def test_library_waits_inside_a_block_end_with_the_lease(clock, locks):
+    begun = threading.Event()
+    ended = []
+
+    def work():
+        with locks.hold("k"):
+            begun.set()
+            try:
+                Policy(clock=clock).call(lambda: current_context().sleep(3600))
+            except LockLostError as error:
+                ended.append((clock.elapsed, error.detected_by))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert begun.wait(5)
+    clock.wait_until_parked()
+    locks.break_lease("k")
+    clock.advance(60)
+    thread.join(5)
+    assert ended == [(10.0, "refused")]
+
+
+def test_run_returns_what_the_work_returns_and_keeps_the_lease(clock, locks):
+    lease = locks.acquire("k")
+
+    def work(a, *, b):
+        assert current_lease() is lease
+        assert current_context().cancel.is_set() is False
+        return a + b
+
+    assert lease.run(work, 1, b=2) == 3
+    assert lease.held
+    with pytest.raises(KeyError, match="mine"):
+        lease.run(lambda: {}["mine"])
+    assert current_lease() is None
+    lease.release()
+
+
+def test_run_on_a_lease_that_gets_lost(clock, locks):
+    lease = locks.acquire("k")
+
+    def late_success():
+        locks.break_lease("k")
+        clock.advance(30)
+        return "done"
+
+    assert lease.run(late_success) == "done"
+
+    lease = locks.acquire("k")
+
+    def failure():
+        locks.break_lease("k")
+        clock.advance(30)
+        raise ValueError("because it stopped halfway")
+
+    with pytest.raises(LockLostError, match="refused") as caught:
+        lease.run(failure)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_base_exceptions_pass_through_and_release(clock, locks):
+    with pytest.raises(KeyboardInterrupt), locks.hold("k"):
+        raise KeyboardInterrupt
+    assert locks.status("k") is None
+    lease = locks.acquire("k")
+
+    def interrupted():
+        locks.break_lease("k")
+        clock.advance(30)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lease.run(interrupted)
+
+
+def test_a_released_lease_dies_without_the_collector(clock, locks):
+    gc.disable()
+    try:
+        lease = locks.acquire("k")
+        lease.cancel.on_cancel(print)
+        assert not lease.lost.is_set()
+        gone = weakref.ref(lease)
+        with lease:
+            pass
+        del lease
+        assert gone() is None
+        renewed = locks.acquire("k")
+        clock.advance("1m")
+        renewed.release()
+        gone = weakref.ref(renewed)
+        del renewed
+        clock.advance(1)
+        wait_until(lambda: gone() is None)
+    finally:
+        gc.enable()
+
+
+def test_without_renewal_it_ends_after_its_ttl(clock, store, locks):
+    lease = locks.acquire("k", ttl="50ms", renew=False)
+    clock.advance(0.04)
+    assert lease.held
+    clock.advance(0.01)
+    assert lease.lost.is_set()
+    assert store.count("renew") == 0
+    assert locks.acquire("k").held
+
+
+def test_max_hold_shorter_than_the_first_renewal(clock, store, locks):
+    lease = locks.acquire("k", max_hold="2s")
+    assert lease.remaining() == 2
+    clock.advance(2)
+    assert lease.lost.is_set()
+    assert lease.detected_by == "max-hold"
+    assert store.count("renew") == 0
+
+
+def test_no_thread_to_be_had_is_tried_again(clock, store, locks, caplog):
+    starting = clock.spawn
+    refuse = [True, True]
+
+    def spawn(target, name):
+        if refuse:
+            refuse.pop()
+            raise RuntimeError("can't start new thread")
+        return starting(target, name)
+
+    clock.spawn = spawn
+    lease = locks.acquire("k")
+    clock.advance("2m")
+    assert lease.held
+    assert "cannot be started" in caplog.text
+
+
+def test_leases_in_real_time(tmp_path):
+    locks = Locks(MemoryLockStore(), ttl="0.5s")
+    lease = locks.acquire("k")
+    time.sleep(1.2)
+    assert lease.held
+    assert lease.release()
+    _dispatch.dispatcher().flush(1)
