@@ -113,6 +113,7 @@ class Hedge(Strategy[Never]):
             "delay": self.delay,
             "max_hedges": self.max_hedges,
             "budget": None if self.budget is None else self.budget.describe(),
+            **self.judge.describe(),
         }
 
     def __repr__(self) -> str:

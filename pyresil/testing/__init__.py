@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyresil.testing._instant import InstantClock as InstantClock
     from pyresil.testing._instant import instant as instant
+    from pyresil.testing.chaos import InjectFault as InjectFault
+    from pyresil.testing.chaos import InjectLatency as InjectLatency
+    from pyresil.testing.chaos import InjectResult as InjectResult
     from pyresil.testing.clock import ManualClock as ManualClock
     from pyresil.testing.recording import RecordedEvents as RecordedEvents
     from pyresil.testing.recording import record_events as record_events
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
 #: Where each name lives.
 _HOMES = {
+    "pyresil.testing.chaos": ("InjectFault", "InjectLatency", "InjectResult"),
     "pyresil.testing.clock": ("ManualClock",),
     "pyresil.testing._instant": ("InstantClock", "instant"),
     "pyresil.testing.recording": ("RecordedEvents", "record_events"),

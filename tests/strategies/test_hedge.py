@@ -401,6 +401,8 @@ def test_describe_and_repr():
         "delay": 0.2,
         "max_hedges": 1,
         "budget": None,
+        "handle": "default",
+        "handle_result": "default",
     }
     assert Hedge("p95", 2, budget=RetryBudget(), name="h").describe() == {
         "strategy": "hedge",
@@ -408,6 +410,8 @@ def test_describe_and_repr():
         "delay": "p95",
         "max_hedges": 2,
         "budget": {"ratio": 0.2, "min_per_second": 1.0},
+        "handle": "default",
+        "handle_result": "default",
     }
     assert repr(Hedge("p99.9")) == "Hedge(delay='p99.9', max_hedges=1)"
 
