@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from pyresil.strategies.circuit_breaker import CircuitStats as CircuitStats
     from pyresil.strategies.fallback import Fallback as Fallback
     from pyresil.strategies.hedge import Hedge as Hedge
+    from pyresil.strategies.lock import Lock as Lock
     from pyresil.strategies.retry import Retry as Retry
     from pyresil.strategies.timeout import Timeout as Timeout
     from pyresil.strategy import Call as Call
@@ -106,6 +107,7 @@ _HOMES = {
     "pyresil.strategies.adaptive_bulkhead": ("AdaptiveBulkhead", "AdaptiveBulkheadStats"),
     "pyresil.strategies.timeout": ("Timeout",),
     "pyresil.strategies.hedge": ("Hedge",),
+    "pyresil.strategies.lock": ("Lock",),
     "pyresil.context": ("Context", "current_context", "current_lease", "fencing_token"),
     "pyresil.cancel": ("CancelToken",),
     "pyresil.clock": ("Clock", "SystemClock"),

@@ -6,7 +6,6 @@ import os
 from typing import TYPE_CHECKING
 
 from pyresil.clock import Parker
-from pyresil.context import current_context
 from pyresil.errors import StoreError, StoreUnavailableError
 from pyresil.events import LockAcquired, LockRejected, emit
 from pyresil.locks._log import log
@@ -43,7 +42,16 @@ class Acquisition:
         held: What the store said of the holder last, or None.
     """
 
-    def __init__(self, locks: Locks, terms: Terms, cancel: CancelToken | None) -> None:
+    def __init__(
+        self,
+        locks: Locks,
+        terms: Terms,
+        cancel: CancelToken | None,
+        policy: str | None = None,
+        source: str | None = None,
+    ) -> None:
+        self._policy = policy
+        self._source = source
         self._locks = locks
         self._terms = terms
         self._cancel = cancel
@@ -127,7 +135,11 @@ class Acquisition:
         self._unknown = False
         if LockAcquired.listeners:
             at = self._clock.wall()
-            emit(LockAcquired(policy=_policy(), source=None, at=at, key=terms.key, token=answer.token))
+            emit(
+                LockAcquired(
+                    policy=self._policy, source=self._source, at=at, key=terms.key, token=answer.token
+                )
+            )
         return lease
 
     def _call_timeout(self) -> float | None:
@@ -206,7 +218,11 @@ class Acquisition:
         if LockRejected.listeners:
             token = None if self.held is None else self.held.token
             at = self._clock.wall()
-            emit(LockRejected(policy=_policy(), source=None, at=at, key=self._terms.key, token=token))
+            emit(
+                LockRejected(
+                    policy=self._policy, source=self._source, at=at, key=self._terms.key, token=token
+                )
+            )
 
     def _clean_up(self) -> None:
         """Release what may have been granted, in the background: the store may not answer for a while."""
@@ -222,8 +238,3 @@ class Acquisition:
                 log().debug("lock %r: what may have been granted is left to expire: %s", key, error)
 
         self._locks._later(release)
-
-
-def _policy() -> str | None:
-    ctx = current_context()
-    return None if ctx is None else ctx.policy

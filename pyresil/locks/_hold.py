@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from pyresil.locks.locks import Locks
 
 
-def not_acquired(acquisition: Acquisition, key: str) -> LockNotAcquiredError:
+def not_acquired(acquisition: Acquisition, key: str, policy: str | None) -> LockNotAcquiredError:
     """The error that says so, with what is known of the holder."""
     held = acquisition.held
     retry_after = None if held is None else held.remaining_ms / 1000.0
-    ctx = current_context()
-    return LockNotAcquiredError(key, acquisition.waited, retry_after, None if ctx is None else ctx.policy)
+    return LockNotAcquiredError(key, acquisition.waited, retry_after, policy)
 
 
 class Hold:
@@ -41,7 +40,8 @@ class Hold:
         acquisition = self._locks._acquisition(self._terms, self._cancel)
         lease = acquisition.run()
         if lease is None:
-            raise not_acquired(acquisition, self._terms.key)
+            ctx = current_context()
+            raise not_acquired(acquisition, self._terms.key, None if ctx is None else ctx.policy)
         self._lease = lease
         try:
             # A signal handler may raise at the very start of `__exit__`, which then never runs: when this object dies all the

@@ -181,10 +181,12 @@ class Locks(Forkable):
         if self._closed:
             raise LockError("locks: this object was closed")
         ctx = current_context()
-        if ctx is not None:
-            inherited = ctx.cancel
-            cancel = inherited if cancel is None else CancelToken._make(self.clock, (cancel, inherited), None)
-        return Acquisition(self, terms, cancel)
+        if ctx is None:
+            return Acquisition(self, terms, cancel)
+        inherited = ctx.cancel
+        if cancel is not None:
+            inherited = CancelToken._make(self.clock, (cancel, inherited), None)
+        return Acquisition(self, terms, inherited, ctx.policy, ctx.source)
 
     # -- looking ---------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,424 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from pyresil import Fallback, Lock, Locks, MemoryLockStore, Policy, Retry, Timeout
+from pyresil.context import current_context, current_lease, fencing_token
+from pyresil.errors import (
+    CancelledError,
+    ConfigurationError,
+    LockLostError,
+    LockNotAcquiredError,
+    StoreUnavailableError,
+    TimeoutExceededError,
+)
+from pyresil.stores.sqlite import SQLiteLockStore
+from pyresil.testing import ManualClock, fresh_state, record_events
+from tests.locks.faults import FaultyStore
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def store(clock):
+    return FaultyStore(MemoryLockStore(clock=clock))
+
+
+@pytest.fixture
+def locks(store, clock):
+    return Locks(store.inner, clock=clock)
+
+
+@pytest.fixture
+def policy(store, clock):
+    return Policy(Lock("k", store=store), name="p", clock=clock)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"key": ""}, "key must be"),
+        ({"key": None}, "key must be"),
+        ({"key": 5}, "key must be"),
+        ({"ttl": None}, "ttl must be"),
+        ({"ttl": 0.4}, "ttl must be"),
+        ({"wait": -1}, "wait must be"),
+        ({"min_hold": -1}, "min_hold must be"),
+        ({"max_hold": 0}, "max_hold must be"),
+        ({"on_lost": "no"}, "on_lost must be"),
+        ({"store": object()}, "store must be"),
+        ({"store": "nonsense://"}, "store"),
+        ({"name": ""}, "name must be"),
+        ({"clock": object()}, "clock must be"),
+    ],
+)
+def test_bad_options_are_refused(options, word):
+    with pytest.raises(ConfigurationError, match=word):
+        Lock(**{"key": "k", **options})
+
+
+def test_all_faults_in_one_message():
+    with pytest.raises(ConfigurationError, match=r"lock 'n': key must.*ttl must.*wait must.*store must"):
+        Lock("", ttl=0, wait=-1, store=object(), name="n")
+
+
+def test_the_work_runs_under_the_lease(policy, locks):
+    def work():
+        ctx = current_context()
+        assert ctx.lease is current_lease()
+        assert ctx.fencing_token == fencing_token() == ctx.lease.token
+        assert locks.status("k").owner == ctx.lease.owner
+        assert locks.acquire("k") is None
+        return ctx.lease
+
+    with record_events() as events:
+        lease = policy.call(work)
+    assert not lease.held
+    assert locks.status("k") is None
+    assert current_lease() is None
+    assert [(event.type, event.policy) for event in events if event.type == "lock-acquired"] == [
+        ("lock-acquired", "p")
+    ]
+    assert "lock-released" in events.types
+
+
+def test_who_does_not_get_it_is_rejected(clock, policy, locks):
+    other = locks.acquire("k", ttl="20s")
+    ran = []
+    with record_events("lock-rejected") as events, pytest.raises(LockNotAcquiredError) as caught:
+        policy.call(ran.append, 1)
+    error = caught.value
+    assert (error.key, error.waited, error.retry_after, error.policy) == ("k", 0, 20, "p")
+    assert ran == []
+    assert [(event.policy, event.key, event.token) for event in events] == [("p", "k", other.token)]
+
+
+def test_a_store_that_cannot_be_asked_is_no_rejection(policy, store):
+    store.faults["acquire"] = StoreUnavailableError("down")
+    with pytest.raises(StoreUnavailableError):
+        policy.call(print)
+
+
+def test_the_block_form(policy, locks):
+    with policy.execute() as ctx:
+        assert ctx.lease is current_lease()
+        assert ctx.lease.held
+        assert locks.acquire("k") is None
+    assert locks.status("k") is None
+    with pytest.raises(ZeroDivisionError), policy.execute():
+        raise ZeroDivisionError
+    assert locks.status("k") is None
+
+
+def test_the_loop_form(clock, store, locks):
+    policy = Policy(
+        Lock("k", store=store), Retry(attempts=3, backoff=lambda attempt, outcome: 0), clock=clock
+    )
+    leases = []
+    for attempt in policy.execute():
+        with attempt as ctx:
+            leases.append((ctx.lease, current_lease()))
+            assert locks.acquire("k") is None
+            if len(leases) < 3:
+                raise ValueError
+    assert len({id(lease) for pair in leases for lease in pair}) == 1, "one lease around all attempts"
+    assert locks.status("k") is None
+    assert current_lease() is None
+
+
+def test_inside_a_retry_each_attempt_has_its_own(clock, store, locks):
+    policy = Policy(
+        Retry(attempts=3, backoff=lambda attempt, outcome: 0), Lock("k", store=store), clock=clock
+    )
+    tokens = []
+
+    def work():
+        tokens.append(fencing_token())
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        policy.call(work)
+    assert len(set(tokens)) == 3
+    assert tokens == sorted(tokens)
+    assert locks.status("k") is None
+
+
+def test_the_key_may_depend_on_the_context(clock, store, locks):
+    policy = Policy(Lock(lambda ctx: f"user:{ctx.arguments()['user']}", store=store), clock=clock)
+
+    def work(user):
+        assert locks.status(f"user:{user}") is not None
+        return current_lease().key
+
+    assert policy.call(work, 7) == "user:7"
+    assert policy.call(work, user=8) == "user:8"
+    with pytest.raises(ConfigurationError, match="key must be"):
+        Policy(Lock(lambda ctx: None, store=store), clock=clock).call(print)
+
+
+def test_nested_locks_give_the_innermost_token(clock, store):
+    inner = Policy(Lock("inner", store=store), clock=clock)
+    outer = Policy(Lock("outer", store=store), clock=clock)
+    seen = []
+
+    def work():
+        seen.append((current_lease().key, current_context().lease.key))
+        inner.call(lambda: seen.append((current_lease().key, current_context().lease.key)))
+        seen.append((current_lease().key, current_context().lease.key))
+
+    outer.call(work)
+    both = Policy(Lock("a", store=store), Lock("b", store=store), clock=clock)
+    both.call(lambda: seen.append((current_lease().key, current_context().lease.key)))
+    assert seen == [("outer", "outer"), ("inner", "inner"), ("outer", "outer"), ("b", "b")]
+
+
+def lose(locks, clock):
+    locks.break_lease("k")
+    clock.advance(10)
+
+
+def test_a_lost_lease_cancels_the_work_whose_failure_becomes_the_loss(clock, policy, locks):
+    seen = []
+
+    def work():
+        token = current_context().cancel
+        lose(locks, clock)
+        seen.append(token.is_set())
+        seen.append(type(token.reason))
+        raise ValueError("half done")
+
+    with pytest.raises(LockLostError, match="refused") as caught:
+        policy.call(work)
+    assert seen == [True, LockLostError]
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert caught.value.policy == "p"
+    with pytest.raises(LockLostError) as caught, policy.execute():
+        lose(locks, clock)
+        raise ValueError
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_library_waits_end_with_the_lease(clock, policy, locks):
+    box = []
+
+    def run():
+        try:
+            policy.call(lambda: current_context().sleep("1h"))
+        except LockLostError as error:
+            box.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    clock.wait_until_parked()
+    locks.break_lease("k")
+    clock.advance(60)
+    thread.join(5)
+    assert [(error.detected_by, clock.elapsed) for error in box] == [("refused", 60)]
+
+
+def test_a_success_under_a_lost_lease_is_returned(clock, policy, locks):
+    assert policy.call(lambda: lose(locks, clock) or "done") == "done"
+
+
+def test_a_base_exception_passes_through(clock, policy, locks):
+    def work():
+        lose(locks, clock)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        policy.call(work)
+    with pytest.raises(KeyboardInterrupt):
+        policy.call(lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert locks.status("k") is None
+
+
+def test_a_loss_found_at_the_end_counts(clock, policy):
+    """The process was paused: no thread noticed yet."""
+
+    def work():
+        clock._elapsed += 60
+        raise ValueError
+
+    with pytest.raises(LockLostError, match="deadline"):
+        policy.call(work)
+
+
+def test_a_retry_outside_takes_the_lock_again_after_a_loss(clock, store, locks):
+    policy = Policy(
+        Retry(attempts=2, backoff=lambda attempt, outcome: 0), Lock("k", store=store), clock=clock
+    )
+    tokens = []
+
+    def work():
+        tokens.append(fencing_token())
+        if len(tokens) == 1:
+            lose(locks, clock)
+            raise ValueError
+        assert not current_context().cancel.is_set(), "the loss of the first lease is over"
+        return "done"
+
+    assert policy.call(work) == "done"
+    assert tokens[1] > tokens[0]
+
+
+def test_a_retry_inside_stops_when_the_lease_is_lost(clock, store, locks):
+    policy = Policy(
+        Lock("k", store=store), Retry(attempts=50, backoff=lambda attempt, outcome: 1), clock=clock
+    )
+    attempts = []
+
+    def work():
+        attempts.append(1)
+        lose(locks, clock)
+        raise ValueError
+
+    with pytest.raises(LockLostError):
+        policy.call(work)
+    assert len(attempts) == 1
+
+
+def test_cancelling_the_execution_from_inside_still_cancels_all_of_it(clock, store):
+    policy = Policy(
+        Retry(attempts=3, backoff=lambda attempt, outcome: 1), Lock("k", store=store), clock=clock
+    )
+    attempts = []
+
+    def work():
+        attempts.append(1)
+        current_context().cancel.cancel("stop everything")
+        raise ValueError
+
+    with pytest.raises((ValueError, CancelledError)):
+        policy.call(work)
+    assert attempts == [1]
+
+
+def test_the_deadline_ends_the_waiting(clock, store, locks):
+    locks.acquire("k")
+    policy = Policy(Timeout("5s"), Lock("k", store=store, wait="1h"), clock=clock)
+    box = []
+
+    def run():
+        try:
+            policy.call(print)
+        except TimeoutExceededError as error:
+            box.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    clock.wait_until_parked()
+    clock.advance(5)
+    thread.join(5)
+    assert len(box) == 1
+
+
+@pytest.mark.parametrize("mode", ["cooperative", "abandon"])
+def test_a_timeout_inside(store, mode):
+    policy = Policy(Lock("k", store=MemoryLockStore()), Timeout("50ms", mode=mode))
+    with pytest.raises(TimeoutExceededError):
+        policy.call(lambda: current_context().sleep(30))
+    assert policy.call(lambda: (current_lease().key, current_context().lease.key)) == ("k", "k")
+
+
+def test_a_fallback_sees_rejections_and_losses(clock, store, locks):
+    policy = Policy(
+        Fallback(using=lambda error, ctx: type(error).__name__), Lock("k", store=store), clock=clock
+    )
+    other = locks.acquire("k")
+    assert policy.call(print) == "LockNotAcquiredError"
+    other.release()
+
+    def work():
+        lose(locks, clock)
+        raise ValueError
+
+    assert policy.call(work) == "LockLostError"
+
+
+def test_without_a_store_locks_on_one_clock_exclude_each_other():
+    with fresh_state():
+        one, other = ManualClock(), ManualClock()
+        first = Policy(Lock("k"), clock=one)
+        second = Policy(Lock("k"), clock=one)
+        third = Policy(Lock("k"), clock=other)
+
+        def work():
+            with pytest.raises(LockNotAcquiredError):
+                second.call(print)
+            return third.call(lambda: "another clock, another memory")
+
+        assert first.call(work) == "another clock, another memory"
+        assert second.call(lambda: "free") == "free"
+
+
+def test_min_hold_max_hold_wait_and_on_lost(clock, store, locks):
+    lost = []
+    policy = Policy(
+        Lock("k", store=store, ttl="6s", min_hold="3s", max_hold="10s", wait="2s", on_lost=lost.append),
+        clock=clock,
+    )
+    policy.call(lambda: None)
+    assert locks.acquire("k") is None
+    clock.advance(3)
+
+    def work():
+        clock.advance(10)
+        return current_lease()
+
+    lease = policy.call(work)
+    clock.advance()
+    assert lost == [lease]
+    assert lease.detected_by == "max-hold"
+
+
+def test_a_store_may_be_anything_that_locks_take(tmp_path):
+    url = f"sqlite:///{tmp_path}/locks.db"
+    shared = Locks(SQLiteLockStore(tmp_path / "locks.db"))
+    for store in (url, shared, SQLiteLockStore(tmp_path / "locks.db")):
+        lock = Lock("k", store=store)
+        with Policy(lock).execute():
+            assert shared.acquire("k") is None
+    assert Lock("k", store=shared).locks is shared
+
+
+def test_describe_and_repr():
+    lock = Lock("k", ttl="10s", wait=1, name="n")
+    assert lock.describe() == {
+        "strategy": "lock",
+        "name": "n",
+        "key": "k",
+        "ttl": 10,
+        "wait": 1,
+        "store": "memory",
+        "min_hold": 0,
+        "max_hold": None,
+    }
+    assert repr(lock) == "Lock('k', ttl=10.0, wait=1.0)"
+
+    def key_of(ctx):
+        return "k"
+
+    assert "key_of" in Lock(key_of).describe()["key"]
+    assert "key_of" in repr(Lock(key_of))
+
+
+def test_eight_threads_lose_no_update():
+    policy = Policy(Lock("k", store=MemoryLockStore(), wait=20))
+    counter = {"value": 0}
+
+    def add():
+        value = counter["value"]
+        threading.Event().wait(0)
+        counter["value"] = value + 1
+
+    threads = [threading.Thread(target=lambda: [policy.call(add) for _ in range(25)]) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(25)
+    assert counter["value"] == 200
