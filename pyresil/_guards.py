@@ -34,6 +34,16 @@ def raise_other(after: Outcome[Any] | None, error: BaseException | None) -> None
         after = other = None  # the traceback holds this frame, and must not hold the error through it
 
 
+def _exit(guard: Guard[Any], ctx: Context, token: Any, outcome: Outcome[Any]) -> Outcome[Any]:
+    """Leave one guard; an error of its own is the outcome."""
+    try:
+        return guard.exit(ctx, token, outcome)
+    except Exception as error:
+        if unjudged(outcome):
+            report_exception(f"exit() of a {guard.kind} raised")
+        return Failure(error)
+
+
 class Guards:
     """Some guards around one piece of work, entered in order and left in reverse."""
 
@@ -70,20 +80,19 @@ class Guards:
         Raises:
             BaseException: What one of them raised that is no ``Exception``.
         """
-        for position in range(len(self._guards) - 1, -1, -1):
-            token, self._tokens[position] = self._tokens[position], UNSET
-            if token is UNSET or self._ctx is None:
-                continue
-            try:
-                after = self._guards[position].exit(self._ctx, token, outcome)
-            except Exception as error:
-                if unjudged(outcome):
-                    report_exception(f"exit() of a {self._guards[position].kind} raised")
-                after = Failure(error)
-            except BaseException as error:
-                # On its way out: those that are left now see it, and do not judge it.
-                self.leave(Failure(error))
-                raise
-            if not unjudged(outcome):
-                outcome = after
-        return outcome
+        after: Outcome[Any] | None = None
+        try:
+            for position in range(len(self._guards) - 1, -1, -1):
+                token, self._tokens[position] = self._tokens[position], UNSET
+                if token is UNSET or self._ctx is None:
+                    continue
+                after = _exit(self._guards[position], self._ctx, token, outcome)
+                if not unjudged(outcome):
+                    outcome = after
+            return outcome
+        except BaseException as error:
+            # On its way out: those that are left now see it, and do not judge it.
+            self.leave(Failure(error))
+            raise
+        finally:
+            del after, outcome  # an error's traceback leads to this frame, which must not hold the error

@@ -141,4 +141,5 @@ def _log(policy: str | None, name: str | None, error: Exception | None) -> None:
     from pyresil._logs import logger
 
     kind = "a result judged a failure" if error is None else type(error).__name__
-    logger().info("fallback %s of policy %s took the place of %s", name or "", policy, kind)
+    called = "fallback" if name is None else f"fallback {name}"
+    logger().info("%s of policy %s took the place of %s", called, policy, kind)

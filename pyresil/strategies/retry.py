@@ -253,7 +253,8 @@ def _checked(delay: Any) -> float:
     try:
         return seconds(delay)
     except ValueError as error:
-        raise ConfigurationError(f"retry: what backoff returned {error}") from None
+        text = f"retry: what backoff returned {error}"
+    raise ConfigurationError(text)  # out here its context is the error of the attempt
 
 
 def _note(error: BaseException, text: str) -> None:
