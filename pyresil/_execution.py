@@ -233,7 +233,7 @@ class _Attempts:
             self._loop.outcome = None
 
     def __del__(self) -> None:
-        if self._started:
+        if self._started and not self._loop.finished:
             self.close()
 
 
@@ -282,6 +282,7 @@ class Execution:
             self._guards.enter(ctx)
             return ctx
         except BaseException as error:
+            _current.set(self._outer)
             self._close()
             _tell(self._policy, ctx, self._begun, Failure(error), Failure(error))
             raise
@@ -299,16 +300,16 @@ class Execution:
             _tell(self._policy, ctx, self._begun, before, after)
             raise_other(after, error)
         finally:
+            _current.set(self._outer)
             self._close()
             before = after = None
 
     def _close(self) -> None:
         """Leave what is still entered, unjudged."""
-        guards, self._guards = self._guards, None
-        _current.set(self._outer)
         self._ctx._close()
-        if guards is not None:
-            guards.leave(left_early())
+        if self._guards is not None:
+            self._guards.leave(left_early())
+            self._guards = None
 
     def __iter__(self) -> Iterator[Attempt]:
         before: list[Guard[Any]] = []
@@ -334,5 +335,4 @@ class Execution:
         if self._guards is not None:
             if _current.get() is self._ctx:
                 _current.set(self._outer)
-            self._guards.leave(left_early())
-            self._ctx._close()
+            self._close()

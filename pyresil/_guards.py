@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyresil.context import UNSET
 from pyresil.errors import report_exception
 from pyresil.outcome import Failure
+from pyresil.strategy import never_began
 
 if TYPE_CHECKING:
     from pyresil.context import Context
@@ -32,16 +33,6 @@ def raise_other(after: Outcome[Any] | None, error: BaseException | None) -> None
             raise other from error
     finally:
         after = other = None  # the traceback holds this frame, and must not hold the error through it
-
-
-def _exit(guard: Guard[Any], ctx: Context, token: Any, outcome: Outcome[Any]) -> Outcome[Any]:
-    """Leave one guard; an error of its own is the outcome."""
-    try:
-        return guard.exit(ctx, token, outcome)
-    except Exception as error:
-        if unjudged(outcome):
-            report_exception(f"exit() of a {guard.kind} raised")
-        return Failure(error)
 
 
 class Guards:
@@ -83,15 +74,26 @@ class Guards:
         after: Outcome[Any] | None = None
         try:
             for position in range(len(self._guards) - 1, -1, -1):
-                token, self._tokens[position] = self._tokens[position], UNSET
+                token, guard = self._tokens[position], self._guards[position]
                 if token is UNSET or self._ctx is None:
                     continue
-                after = _exit(self._guards[position], self._ctx, token, outcome)
+                try:
+                    self._tokens[position] = UNSET
+                    after = guard.exit(self._ctx, token, outcome)
+                except BaseException as error:
+                    if never_began(guard.exit, error):
+                        self._tokens[position] = token
+                        raise
+                    if not isinstance(error, Exception):
+                        raise
+                    if unjudged(outcome):
+                        report_exception(f"exit() of a {guard.kind} raised")
+                    after = Failure(error)
                 if not unjudged(outcome):
                     outcome = after
             return outcome
         except BaseException as error:
-            # On its way out: those that are left now see it, and do not judge it.
+            # On its way out: those that are still entered see it, and do not judge it.
             self.leave(Failure(error))
             raise
         finally:

@@ -367,11 +367,13 @@ def subscribe(
     """
     if not callable(listener):
         raise ConfigurationError(f"subscribe: listener must be callable, got {shown(listener)}")
-    kinds = _resolve(types)
-    for kind in kinds:
+    from pyresil._logs import logger
+
+    logger()  # loaded now, and not when a listener raises in a signal handler or next to a fork
+    entered = _resolve(types)
+    for kind in entered:
         # One stretch without a call, here and below: no lock, which a fork could leave locked for ever.
         kind.listeners = (*kind.listeners, listener)
-    entered = kinds
 
     def unsubscribe() -> None:
         nonlocal entered

@@ -182,12 +182,27 @@ class Guard(Strategy[F_co]):
             return after.value  # type: ignore[no-any-return]  # of the guard's own making
         except BaseException as error:
             # Also where a signal handler raised between the end of the work and `exit`.
-            if not told:
+            if not told or never_began(self.exit, error):
                 told = True
                 leave_unjudged(self, ctx, token, error)
             raise
         finally:
             after = None  # an error whose traceback holds this frame must not be held by it
+
+
+def never_began(method: Callable[..., Any], error: BaseException) -> bool:
+    """Whether a signal handler raised ``error`` at the very start of ``method``, called by the frame that caught it.
+
+    Python runs signal handlers where a function starts; what was called is then over before its first statement.
+    """
+    entry = None if error.__traceback__ is None else error.__traceback__.tb_next
+    code = getattr(method, "__code__", None)
+    if entry is None or entry.tb_frame.f_code is not code:
+        return False
+    import opcode
+
+    start = code.co_code[::2].find(opcode.opmap["RESUME"])
+    return entry.tb_lasti <= 2 * start
 
 
 def leave_unjudged(guard: Guard[Any], ctx: Context, token: Any, error: BaseException) -> None:

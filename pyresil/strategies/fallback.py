@@ -82,6 +82,8 @@ class Fallback(Strategy[V_co], Generic[V_co]):
         name: str | None = None,
         clock: Clock | None = None,
     ) -> None:
+        from pyresil._logs import logger
+
         check = Checker("fallback", name)
         self.name = check.name(name)
         self._using = check.function("using", using)
@@ -93,6 +95,8 @@ class Fallback(Strategy[V_co], Generic[V_co]):
         self.judge = Judge(handle, handle_result, check)
         self._clock = check.instance("clock", clock, Clock, "a Clock or None")
         check.done()
+        # Loaded now: an import is nothing for a signal handler, and a fork in its middle leaves it locked for ever.
+        self._logger = logger()
 
     def run(self, call: Call[T], ctx: Context) -> T | V_co:
         """See `Strategy.run`."""
@@ -117,7 +121,9 @@ class Fallback(Strategy[V_co], Generic[V_co]):
         return run
 
     def _instead(self, error: Exception | None, ctx: Context) -> Any:
-        _log(ctx.policy, self.name, error)
+        called = "fallback" if self.name is None else f"fallback {self.name}"
+        kind = "a result judged a failure" if error is None else type(error).__name__
+        self._logger.info("%s of policy %s took the place of %s", called, ctx.policy, kind)
         if FellBack.listeners:
             emit(
                 FellBack(policy=ctx.policy, source=self.name or ctx.source, at=ctx.clock.wall(), error=error)
@@ -135,11 +141,3 @@ class Fallback(Strategy[V_co], Generic[V_co]):
             if self._using is None
             else f"Fallback(using={shown(self._using)})"
         )
-
-
-def _log(policy: str | None, name: str | None, error: Exception | None) -> None:
-    from pyresil._logs import logger
-
-    kind = "a result judged a failure" if error is None else type(error).__name__
-    called = "fallback" if name is None else f"fallback {name}"
-    logger().info("%s of policy %s took the place of %s", called, policy, kind)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar
 from pyresil._engine.backoff import Backoff, Exponential
 from pyresil._engine.budget import RetryBudget
 from pyresil._validate import Checker
-from pyresil.clock import Clock
+from pyresil.clock import SYSTEM, Clock
 from pyresil.durations import seconds
 from pyresil.errors import ConfigurationError, report_exception, shown
 from pyresil.events import Retried, emit
@@ -84,6 +84,8 @@ class Retry(Strategy[Never]):
         self.judge = Judge(handle, handle_result, check)
         self._clock = check.instance("clock", clock, Clock, "a Clock or None")
         check.done()
+        # The first number loads the generator: not in the middle of a call, where a fork would leave it half loaded.
+        SYSTEM.random()
 
     def run(self, call: Call[T], ctx: Context) -> T:
         """See `Strategy.run`."""
