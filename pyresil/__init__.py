@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from pyresil.stores.cache import CacheStore as CacheStore
     from pyresil.stores.cache import MemoryCacheStore as MemoryCacheStore
     from pyresil.stores.memory import MemoryLockStore as MemoryLockStore
+    from pyresil.stores.postgres import PostgresLockStore as PostgresLockStore
     from pyresil.stores.redis.locks import RedisLockStore as RedisLockStore
     from pyresil.stores.sqlite import SQLiteLockStore as SQLiteLockStore
     from pyresil.strategies.adaptive_bulkhead import AdaptiveBulkhead as AdaptiveBulkhead
@@ -119,6 +120,7 @@ _HOMES = {
     "pyresil.stores.backend": ("connect", "Backend"),
     "pyresil.stores.base": ("LockStore", "Granted", "Held", "LockInfo"),
     "pyresil.stores.memory": ("MemoryLockStore",),
+    "pyresil.stores.postgres": ("PostgresLockStore",),
     "pyresil.stores.redis.locks": ("RedisLockStore",),
     "pyresil.stores.sqlite": ("SQLiteLockStore",),
     "pyresil.errors": (

@@ -16,7 +16,13 @@ PACKAGE = ROOT / "pyresil"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # What needs a client library, and may import it.
-WITH_CLIENTS = ("integrations/", "stores/redis/", "stores/postgres", "idempotency/encryption")
+WITH_CLIENTS = (
+    "integrations/",
+    "stores/redis/",
+    "stores/postgres",
+    "stores/_postgres",
+    "idempotency/encryption",
+)
 
 # Not at the top of a module: they cost milliseconds of every import.
 COSTLY_AT_TOP = {"asyncio", "dataclasses", "datetime", "inspect", "logging", "random"}

@@ -61,6 +61,7 @@ class SQLiteFile:
     """
 
     def __init__(self, path: str | os.PathLike[str], schema: dict[str, str], clock: Clock | None) -> None:
+        self._idle: list[Connection] = []
         try:
             text: object = os.fspath(path)
         except TypeError:
@@ -72,7 +73,6 @@ class SQLiteFile:
         self._schema = schema
         self._given_clock = clock
         self._clock = clock or SYSTEM
-        self._idle: list[Connection] = []
         self._boot: str | None = None
         self._offset_us = 0
 
@@ -159,6 +159,9 @@ class SQLiteFile:
         """Close idle connections."""
         while self._idle:
             self._discard(self._idle.pop())
+
+    def __del__(self) -> None:
+        self.close()
 
     def _identity(self) -> tuple[int, int] | None:
         try:

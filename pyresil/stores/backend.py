@@ -116,7 +116,16 @@ class Backend:
             from pyresil.stores.redis.locks import RedisLockStore
 
             return RedisLockStore(self._url, prefix=self.prefix)
-        _refuse(f"{self._scheme} has no lock store")
+        from pyresil.stores.postgres import PostgresLockStore
+
+        return PostgresLockStore(self._url, prefix=self.prefix)
+
+    def create_tables(self) -> None:
+        """Make the tables of all stores where the backend is a database that needs it; elsewhere there is nothing to do."""
+        from pyresil.stores.postgres import PostgresLockStore
+
+        if isinstance(self.locks, PostgresLockStore):
+            self.locks.create_tables()
 
     def close(self) -> None:
         """Close what was opened here. It opens again when it is used again."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pathlib
 
 from pyresil.stores.memory import MemoryLockStore
+from pyresil.stores.postgres import PostgresLockStore
 from pyresil.stores.redis import RedisLockStore
 from pyresil.stores.sqlite import SQLiteLockStore
 from pyresil.testing import ManualClock
+from tests.support.postgres import PostgresServer
 from tests.support.valkey import redis_binaries
 
 
@@ -201,6 +203,100 @@ class RedisForgetful(RedisDurable):
         return self.opened[0]
 
 
+class Postgres(Harness):
+    """The shared server, by DSN: own connections."""
+
+    def __init__(self, request):
+        super().__init__(request)
+        self.prefix = request.getfixturevalue("prefix")
+        self.url = self.get_url()
+        self.make_once()
+        store = self.store()
+        store.create_tables()
+
+    def get_url(self):
+        return self.request.getfixturevalue("postgres").url
+
+    def make_once(self):
+        pass
+
+    def make(self):
+        return PostgresLockStore(self.url, prefix=self.prefix)
+
+
+class PostgresOld(Postgres):
+    """The oldest packaged version."""
+
+    def get_url(self):
+        pool = self.request.getfixturevalue("_session_servers")
+        return pool.get("postgres-16", lambda folder: PostgresServer(folder, "16")).url
+
+
+class PostgresPool(Postgres):
+    """An application's pool with its defaults."""
+
+    def make_once(self):
+        from psycopg_pool import ConnectionPool
+
+        self.pool = ConnectionPool(self.url, min_size=1, max_size=10, open=True)
+
+    def make(self):
+        return PostgresLockStore(self.pool, prefix=self.prefix)
+
+    def close(self):
+        super().close()
+        self.pool.close()
+
+
+class PostgresEngine(Postgres):
+    """An application's SQLAlchemy engine on psycopg."""
+
+    def make_once(self):
+        import pytest
+
+        sqlalchemy = pytest.importorskip("sqlalchemy")
+        self.engine = sqlalchemy.create_engine(
+            self.url.replace("postgresql:", "postgresql+psycopg:"), pool_size=10
+        )
+
+    def make(self):
+        return PostgresLockStore(self.engine, prefix=self.prefix)
+
+    def close(self):
+        super().close()
+        self.engine.dispose()
+
+
+class PostgresDurable(Postgres):
+    """A server of the test's own."""
+
+    can_restart = True
+
+    def get_url(self):
+        self.server = self.request.getfixturevalue("new_postgres")()
+        return self.server.url
+
+    def restart(self):
+        self.server.restart()
+        return self.opened[0]
+
+
+class PostgresTerminated(Postgres):
+    """A database of the test's own, where every connection of ours is terminated."""
+
+    can_restart = True
+
+    def get_url(self):
+        return self.request.getfixturevalue("postgres_url")
+
+    def restart(self):
+        self.request.getfixturevalue("postgres").execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
+            self.url.rpartition("/")[2],
+        )
+        return self.opened[0]
+
+
 #: Name to harness.
 LOCK_STORES = {
     "memory": Memory,
@@ -209,6 +305,9 @@ LOCK_STORES = {
     "sqlite-manual-time": SQLiteManualTime,
     "redis": Redis,
     "redis-cluster": RedisCluster,
+    "postgres": Postgres,
+    "postgres-pool": PostgresPool,
+    "postgres-engine": PostgresEngine,
 }
 
 if "redis" in redis_binaries():
@@ -221,6 +320,7 @@ MORE_CLIENTS = {
     "redis-decoded-resp3": RedisDecodedNew,
     "redis-cluster-by-url": RedisClusterByUrl,
     "valkey-py": ValkeyClient,
+    "postgres-16": PostgresOld,
 }
 
 #: Stores whose server a test may restart.
@@ -228,4 +328,6 @@ DURABLE = {
     "sqlite": SQLite,
     "redis": RedisDurable,
     "redis-killed": RedisForgetful,
+    "postgres": PostgresDurable,
+    "postgres-terminated": PostgresTerminated,
 }

@@ -1,0 +1,282 @@
+"""The way to a PostgreSQL database: own connections, an application's pool, or its SQLAlchemy engine.
+
+Every statement stands alone and is committed at once, so each may run on another connection (pgbouncer in transaction mode),
+and may be repeated after a lost reply; nothing is prepared on the server. What fails for a while is retried until the call's
+deadline, which also ends a wait for a server that does not answer.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pyresil.clock import SYSTEM
+from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+_MAX_IDLE = 8
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
+
+#: States of SQL that pass: serialization, deadlock, locks, cancelled and timed out statements, restarts, lost connections,
+#: too many connections.
+_PASSING = ("08", "40001", "40P01", "55P03", "57014", "57P01", "57P02", "57P03", "57P05", "25P03", "53300")
+_REFUSED = ("28", "42501")
+_MISSING = ("42P01", "3F000")
+_OTHERS_TABLE = ("42703", "42804", "42883", "42P10", "42809", "22P02", "23502", "23514")
+
+#: What the server says where it refuses a connection; these come without a state.
+_REFUSED_TEXTS = (
+    "authentication failed",
+    "no pg_hba.conf entry",
+    "no password supplied",
+    "does not exist",
+    "is not permitted",
+)
+
+#: Connections that a forked child found: kept, because dropping one would warn and could reach into the parent's.
+_inherited: list[object] = []
+
+
+def psycopg() -> Any:
+    """The client library.
+
+    Raises:
+        ImportError: It is not installed; the text names the extra.
+    """
+    try:
+        import psycopg as library
+    except ImportError:
+        raise ImportError(
+            'psycopg is not installed: pip install "pyresil[postgres]"', name="psycopg"
+        ) from None
+    return library
+
+
+class Database:
+    """Runs single statements.
+
+    Args:
+        source: A DSN or URL, a psycopg pool, or a SQLAlchemy engine.
+        timeout: Seconds for a call that does not say so itself.
+
+    Raises:
+        ConfigurationError: ``source`` is none of these.
+        ImportError: psycopg is not installed and a DSN was given.
+    """
+
+    def __init__(self, source: Any, timeout: float) -> None:
+        self._idle: list[tuple[int, Any]] = []
+        self.timeout = timeout
+        self._source = source
+        if isinstance(source, str):
+            self._checkout = self._own
+            self.where = f"PostgreSQL store {_described(source)}"
+        elif hasattr(source, "getconn") and hasattr(source, "putconn") and hasattr(source, "connection"):
+            self._checkout = self._from_pool
+            self.where = "PostgreSQL store (the application's pool)"
+        elif hasattr(source, "raw_connection") and hasattr(source, "dialect"):
+            if source.dialect.driver not in {"psycopg", "psycopg2"}:
+                raise ConfigurationError(
+                    f"PostgreSQL store: the engine's driver must be psycopg or psycopg2, got {source.dialect.driver!r}"
+                )
+            self._checkout = self._from_engine
+            self.where = f"PostgreSQL store {source.url.host or ''}/{source.url.database or ''}"
+        else:
+            raise ConfigurationError(
+                "PostgreSQL store: source must be a DSN, a psycopg_pool.ConnectionPool or a SQLAlchemy engine, got "
+                f"{type(source).__name__}"
+            )
+        if "Async" in type(source).__name__:
+            raise ConfigurationError("PostgreSQL store: source must be synchronous, got an asyncio one")
+
+    def run(self, sql: str, values: dict[str, Any], timeout: float) -> list[tuple[Any, ...]]:
+        """Run one statement and return its rows; retried until the deadline where what failed passes.
+
+        Raises:
+            StoreUnavailableError: The server cannot be reached, or not in time.
+            StoreError: It refuses for good.
+        """
+        deadline = SYSTEM.monotonic() + timeout
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                with self._checkout(deadline) as connection:
+                    return _execute(connection, sql, values, deadline)
+            except (StoreError, ConfigurationError):
+                raise
+            except Exception as error:
+                failure, passing = self._translated(error)
+                if not passing or deadline - SYSTEM.monotonic() <= pause:
+                    raise failure from error
+            SYSTEM.sleep(pause * (0.5 + SYSTEM.random() / 2.0))
+            pause = min(pause * 2.0, _LONGEST_PAUSE)
+
+    @contextmanager
+    def _own(self, deadline: float) -> Iterator[Any]:
+        connection = self._take(deadline)
+        clean = False
+        try:
+            yield connection
+            clean = True
+        finally:
+            if clean and not connection.closed and len(self._idle) < _MAX_IDLE:
+                self._idle.append((os.getpid(), connection))
+            else:
+                connection.close()
+
+    def _take(self, deadline: float) -> Any:
+        pid = os.getpid()
+        while self._idle:
+            try:
+                owner, connection = self._idle.pop()
+            except IndexError:
+                break  # another thread was faster
+            if owner == pid:
+                return connection
+            _inherited.append(connection)
+        left = max(1, -int(-(deadline - SYSTEM.monotonic()) // 1))
+        return psycopg().connect(
+            self._source,
+            autocommit=True,
+            prepare_threshold=None,
+            connect_timeout=left,
+            fallback_application_name="pyresil",
+            client_encoding="utf8",
+        )
+
+    @contextmanager
+    def _from_pool(self, deadline: float) -> Iterator[Any]:
+        left = max(deadline - SYSTEM.monotonic(), 0.001)
+        with self._source.connection(timeout=left) as connection, _autocommitting(connection):
+            yield connection
+
+    @contextmanager
+    def _from_engine(self, deadline: float) -> Iterator[Any]:
+        lent = self._source.raw_connection()
+        try:
+            connection = lent.driver_connection
+            with _autocommitting(connection):
+                yield connection
+        except BaseException as error:
+            if connection_is_lost(lent.driver_connection, error):
+                lent.invalidate()
+            raise
+        finally:
+            lent.close()
+
+    def _translated(self, error: Exception) -> tuple[StoreError, bool]:
+        """What the error means to a user in one line, and whether another try may help."""
+        where, text = self.where, " ".join(str(error).split())
+        state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
+        if state.startswith(_REFUSED) or (not state and any(words in text for words in _REFUSED_TEXTS)):
+            return (
+                StoreError(f"{where} refused ({text}): check user, password, database and the user's rights"),
+                False,
+            )
+        if isinstance(error, UnicodeError) or state == "22P05":
+            return StoreError(
+                f"{where}: the encoding of the database or the client cannot hold this key ({text})"
+            ), False
+        if state.startswith(_MISSING):
+            return StoreError(f"{where} has no table for this: call create_tables() once ({text})"), False
+        if state == "25006":
+            return StoreError(
+                f"{where} is read-only: connect to the primary (target_session_attrs=read-write)"
+            ), False
+        if state.startswith(_OTHERS_TABLE):
+            return StoreError(f"{where}: the table is another program's or another version's ({text})"), False
+        if state.startswith("53") and not state.startswith(_PASSING):
+            return StoreUnavailableError(f"{where} is out of disk or memory ({text}): make room"), False
+        if state.startswith(_PASSING) or not state:
+            return StoreUnavailableError(
+                f"{where} cannot be reached ({text}): what it holds is unknown"
+            ), True
+        return StoreError(f"{where} answered: {text}"), False
+
+    def close(self) -> None:
+        """Close own idle connections; a pool or an engine is its owner's to close."""
+        while self._idle:
+            owner, connection = self._idle.pop()
+            if owner == os.getpid():
+                connection.close()
+            else:
+                _inherited.append(connection)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _described(dsn: str) -> str:
+    """Host and database of a DSN, which never has the password."""
+    library = psycopg()
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        parts = conninfo_to_dict(dsn)
+    except library.Error:
+        raise ConfigurationError(
+            "PostgreSQL store: the DSN does not parse; write postgresql://user@host:5432/database or 'host=… dbname=…'"
+        ) from None
+    return f"{parts.get('host', 'localhost')}/{parts.get('dbname', '')}"
+
+
+@contextmanager
+def _autocommitting(connection: Any) -> Iterator[None]:
+    """Each statement is a transaction of its own meanwhile, whatever the application's setting is."""
+    before = connection.autocommit
+    if not before:
+        connection.autocommit = True
+    try:
+        yield
+    finally:
+        if not before and not connection.closed:
+            connection.autocommit = False
+
+
+def connection_is_lost(connection: Any, error: BaseException) -> bool:
+    """Whether an error left the connection unusable."""
+    if connection is None or connection.closed:
+        return True
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
+    return state.startswith(("08", "57P")) or (not state and type(error).__name__ == "OperationalError")
+
+
+def _execute(connection: Any, sql: str, values: dict[str, Any], deadline: float) -> list[tuple[Any, ...]]:
+    """Run the statement, unprepared; no longer than until the deadline where the driver can be interrupted."""
+    with connection.cursor() as cursor:
+        if not hasattr(connection, "wait"):  # psycopg2: bounded by the server's statement_timeout alone
+            cursor.execute(sql, values)
+            return list(cursor.fetchall()) if cursor.description else []
+        wait = type(connection).wait
+
+        def limited(generator: Any, interval: float = 0.1, **options: Any) -> Any:
+            return wait(
+                connection, _limited(connection, generator, deadline), interval=min(interval, 0.1), **options
+            )
+
+        connection.wait = limited
+        try:
+            cursor.execute(sql, values, prepare=False)
+            return list(cursor.fetchall()) if cursor.description else []
+        finally:
+            del connection.wait
+
+
+def _limited(
+    connection: Any, generator: Generator[Any, Any, Any], deadline: float
+) -> Generator[Any, Any, Any]:
+    """The driver's own conversation with the server, given up at the deadline; the connection is then of no use."""
+    try:
+        state = next(generator)
+        while True:
+            ready = yield state
+            if not ready and SYSTEM.monotonic() >= deadline:
+                generator.close()
+                connection.close()
+                raise TimeoutError("no answer in time")
+            state = generator.send(ready)
+    except StopIteration as end:
+        return end.value

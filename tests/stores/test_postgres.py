@@ -1,0 +1,531 @@
+from __future__ import annotations
+
+import os
+import threading
+
+import psycopg
+import pytest
+from psycopg_pool import ConnectionPool
+
+from pyresil.clock import SYSTEM
+from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
+from pyresil.stores.backend import connect
+from pyresil.stores.base import MAX_TOKEN, Granted, Held
+from pyresil.stores.postgres import PostgresLockStore
+from tests.support.processes import free_port, run_python, wait_until
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def store(postgres_url):
+    with PostgresLockStore(postgres_url) as made:
+        made.create_tables()
+        yield made
+
+
+@pytest.fixture
+def raw(postgres_url):
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        yield lambda sql, *values: (lambda c: c.fetchall() if c.description else [])(
+            connection.execute(sql, values)
+        )
+
+
+def one_line(error):
+    text = str(error.value)
+    assert "\n" not in text
+    assert text.startswith("PostgreSQL store")
+    return text
+
+
+def backend_of(store):
+    ((_, connection),) = store._database._idle
+    return connection.info.backend_pid
+
+
+def test_nothing_is_opened_by_the_constructor():
+    PostgresLockStore(f"postgresql://127.0.0.1:{free_port()}/x")
+
+
+@pytest.mark.parametrize("bad", [None, 5, object(), b"postgresql://"])
+def test_what_is_no_source_is_refused(bad):
+    with pytest.raises(ConfigurationError, match="source must be a DSN"):
+        PostgresLockStore(bad)
+
+
+def test_a_dsn_that_does_not_parse_is_refused_without_its_password():
+    with pytest.raises(ConfigurationError, match="does not parse") as error:
+        PostgresLockStore("postgresql://u:secret@h:1/db?nonsense=secret")
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("bad", ["", "a b", "a;drop", "a.b.c", 'a"b', "Big", None, "x" * 64, "{table}"])
+def test_a_bad_table_is_refused(bad):
+    with pytest.raises(ConfigurationError, match="table must be"):
+        PostgresLockStore("postgresql://h/db", table=bad)
+
+
+@pytest.mark.parametrize("bad", ["a{b", None])
+def test_a_bad_prefix_is_refused(bad):
+    with pytest.raises(ConfigurationError, match="prefix"):
+        PostgresLockStore("postgresql://h/db", prefix=bad)
+
+
+def test_a_missing_table_is_told(postgres_url):
+    store = PostgresLockStore(postgres_url)
+    with pytest.raises(StoreError, match=r"call create_tables\(\) once") as error:
+        store.acquire("k", "a", 1_000)
+    assert not isinstance(error.value, StoreUnavailableError)
+    one_line(error)
+    store.create_tables()
+    store.create_tables()
+    assert isinstance(store.acquire("k", "a", 1_000), Granted)
+
+
+def test_the_table_can_be_made_by_a_migration_and_be_in_a_schema(postgres_url, raw):
+    store = PostgresLockStore(postgres_url, table="app.locks")
+    raw("CREATE SCHEMA app")
+    raw(store.table_sql())
+    assert isinstance(store.acquire("k", "a", 1_000), Granted)
+    assert raw("SELECT count(*) FROM app.locks") == [(1,)]
+
+
+def test_many_make_the_tables_at_once(postgres_url):
+    errors = []
+    barrier = threading.Barrier(8)
+
+    def work():
+        store = PostgresLockStore(postgres_url)
+        barrier.wait(10)
+        try:
+            store.create_tables()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert errors == []
+
+
+def test_a_backend_makes_its_tables(postgres_url):
+    with connect(postgres_url, prefix="svc:") as backend:
+        backend.create_tables()
+        backend.create_tables()
+        assert isinstance(backend.locks.acquire("k", "a", 1_000), Granted)
+        assert postgres_url.partition("@")[2] in backend.url
+
+
+def test_expiry_goes_on_while_a_statement_waits_for_the_row(store, postgres_url):
+    """now() and EXCLUDED stand still in that time, and would shorten the lease that is then written."""
+    store.acquire("k", "a", 60_000)
+    with psycopg.connect(postgres_url) as blocker:
+        blocker.execute("SELECT * FROM pyresil_locks FOR UPDATE")
+        answers = []
+        thread = SYSTEM.spawn(lambda: answers.append(store.renew("k", "a", 3_000)), "renew")
+        thread.join(1.5)
+        assert thread.is_alive()
+    thread.join(5)
+    assert answers == [True]
+    assert store.inspect("k").remaining_ms > 2_500
+
+
+def test_a_lock_that_expires_while_a_statement_waits_for_the_row_is_free(store, postgres_url):
+    first = store.acquire("k", "a", 600).token
+    with psycopg.connect(postgres_url) as blocker:
+        blocker.execute("SELECT * FROM pyresil_locks FOR UPDATE")
+        answers = []
+        thread = SYSTEM.spawn(lambda: answers.append(store.renew("k", "a", 3_000)), "renew")
+        thread.join(1.0)
+    thread.join(5)
+    assert answers == [False], "it expired before the renewal could be written"
+    assert store.acquire("k", "b", 60_000).token > first
+
+
+def test_a_waiter_writes_nothing(store, raw):
+    store.acquire("k", "a", 60_000)
+    store.acquire("k", "b", 60_000)
+    before = raw("SELECT xmin, ctid, * FROM pyresil_locks")
+    (transactions,) = raw("SELECT pg_current_xact_id()::text::bigint")
+    for number in range(20):
+        assert isinstance(store.acquire("k", f"b{number}", 1_000), Held)
+    assert raw("SELECT xmin, ctid, * FROM pyresil_locks") == before
+    (after,) = raw("SELECT pg_current_xact_id()::text::bigint")
+    assert after[0] - transactions[0] <= 2, "a refused try took a transaction id"
+
+
+def test_nothing_is_prepared_and_every_call_may_land_on_another_connection(store, postgres_url):
+    """As behind pgbouncer in transaction mode: no state of a session is used."""
+    used = []
+    with ConnectionPool(postgres_url, min_size=4, max_size=4, open=True) as pool:
+        pool.wait(10)
+        pooled = PostgresLockStore(pool)
+        token = pooled.acquire("k", "a", 60_000).token
+        for _ in range(12):
+            assert pooled.renew("k", "a", 60_000) is True
+            assert pooled.acquire("k", "b", 60_000).token == token
+        assert pooled.release("k", "a") is True
+        with pool.connection() as one, pool.connection() as two, pool.connection() as three:
+            for connection in (one, two, three):
+                used.append(connection.info.backend_pid)
+                assert connection.autocommit is False, "the application's setting is back"
+                assert connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
+                assert "wait" not in vars(connection)
+    assert len(set(used)) == 3
+
+
+def test_an_exhausted_pool_is_unknown_within_the_timeout(store, postgres_url):
+    with ConnectionPool(postgres_url, min_size=1, max_size=1, open=True) as pool:
+        pooled = PostgresLockStore(pool)
+        with pool.connection():
+            began = SYSTEM.monotonic()
+            with pytest.raises(StoreUnavailableError):
+                pooled.acquire("k", "a", 1_000, timeout=0.3)
+            assert SYSTEM.monotonic() - began < 3
+        assert isinstance(pooled.acquire("k", "a", 1_000), Granted)
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_another_isolation_level_of_the_database_still_has_one_winner(store, raw, postgres_url, level):
+    database = postgres_url.rpartition("/")[2]
+    raw(f"ALTER DATABASE {database} SET default_transaction_isolation = '{level}'")
+    stores = [PostgresLockStore(postgres_url) for _ in range(6)]
+    barrier = threading.Barrier(6)
+    answers = [None] * 6
+
+    def work(number):
+        barrier.wait(10)
+        answers[number] = stores[number].acquire("k", f"o{number}", 60_000)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert sum(isinstance(answer, Granted) for answer in answers) == 1
+    for made in stores:
+        made.close()
+
+
+def test_it_never_runs_inside_the_applications_transaction(store, postgres_url):
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    engine = sqlalchemy.create_engine(postgres_url.replace("postgresql:", "postgresql+psycopg:"))
+    lent = PostgresLockStore(engine)
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.text("SELECT 1"))
+        assert isinstance(lent.acquire("k", "a", 60_000), Granted)
+        connection.rollback()
+    assert store.inspect("k").owner == "a"
+    with engine.connect() as connection:
+        assert connection.connection.driver_connection.autocommit is False
+    engine.dispose()
+
+
+def test_another_driver_of_an_engine_is_refused():
+    class Engine:
+        raw_connection = None
+
+        class dialect:
+            driver = "pg8000"
+
+    with pytest.raises(ConfigurationError, match="driver must be psycopg or psycopg2, got 'pg8000'"):
+        PostgresLockStore(Engine())
+
+
+def test_an_unreachable_server_is_unknown_within_the_timeout():
+    store = PostgresLockStore(f"postgresql://u:secret@127.0.0.1:{free_port()}/x")
+    for call in (
+        lambda: store.acquire("k", "a", 1_000, timeout=0.3),
+        lambda: store.renew("k", "a", 1_000, timeout=0.3),
+        lambda: store.scan(timeout=0.3),
+    ):
+        began = SYSTEM.monotonic()
+        with pytest.raises(StoreUnavailableError, match="cannot be reached") as error:
+            call()
+        assert SYSTEM.monotonic() - began < 4
+        assert "secret" not in one_line(error)
+
+
+def test_a_hung_server_is_unknown_within_the_timeout(new_postgres):
+    server = new_postgres()
+    stores = [PostgresLockStore(server.url)]
+    pool = ConnectionPool(server.url, min_size=1, max_size=2, open=True)
+    stores.append(PostgresLockStore(pool))
+    stores[0].create_tables()
+    for number, store in enumerate(stores):
+        store.acquire(f"k{number}", "a", 60_000)
+    ((backend,),) = server.execute(
+        "SELECT array_agg(pid) FROM pg_stat_activity WHERE datname = 'postgres' AND pid <> pg_backend_pid()"
+    )
+    import signal
+
+    server.pause()
+    for pid in backend:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        for number, store in enumerate(stores):
+            began = SYSTEM.monotonic()
+            with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+                store.renew(f"k{number}", "a", 60_000, timeout=0.5)
+            assert 0.4 < SYSTEM.monotonic() - began < 6
+    finally:
+        for pid in backend:
+            os.kill(pid, signal.SIGCONT)
+        server.resume()
+    for number, store in enumerate(stores):
+        assert store.renew(f"k{number}", "a", 60_000, timeout=10) is True
+    pool.close()
+
+
+def test_wrong_users_and_databases_are_told(postgres):
+    for url in (postgres.url_of("nowhere"), postgres.url.replace("postgres@", "nobody-known@")):
+        began = SYSTEM.monotonic()
+        with pytest.raises(StoreError, match="check user, password, database") as error:
+            PostgresLockStore(url).acquire("k", "a", 1_000)
+        assert not isinstance(error.value, StoreUnavailableError)
+        assert SYSTEM.monotonic() - began < 3
+        one_line(error)
+
+
+def test_missing_rights_are_told(store, raw, postgres_url):
+    role = f"r_{postgres_url.rpartition('/')[2]}"
+    raw(f"CREATE ROLE {role} LOGIN")
+    limited = PostgresLockStore(postgres_url.replace("postgres@", f"{role}@"))
+    with pytest.raises(StoreError, match="the user's rights") as error:
+        limited.acquire("k", "a", 1_000)
+    one_line(error)
+    with pytest.raises(StoreError, match="the user's rights"):
+        PostgresLockStore(postgres_url.replace("postgres@", f"{role}@"), table="other").create_tables()
+    limited.close()
+    raw(f"DROP ROLE {role}")
+
+
+def test_a_read_only_server_is_told_and_never_a_held_lock(store, raw, postgres_url):
+    database = postgres_url.rpartition("/")[2]
+    raw(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+    replica = PostgresLockStore(postgres_url)
+    store.acquire("k", "a", 60_000)
+    for call in (
+        lambda: replica.acquire("k", "b", 1_000),
+        lambda: replica.renew("k", "a", 1_000),
+        lambda: replica.release("k", "a"),
+    ):
+        with pytest.raises(StoreError, match="is read-only: connect to the primary") as error:
+            call()
+        one_line(error)
+    replica.close()
+
+
+def test_another_programs_table_is_told(postgres_url, raw):
+    raw("CREATE TABLE pyresil_locks (id int)")
+    store = PostgresLockStore(postgres_url)
+    with pytest.raises(StoreError, match="another program's or another version's") as error:
+        store.acquire("k", "a", 1_000)
+    one_line(error)
+
+
+def test_tokens_grow_though_the_table_was_lost(store, raw):
+    token = store.acquire("k", "a", 60_000).token
+    raw("TRUNCATE pyresil_locks")
+    assert store.renew("k", "a", 60_000) is False
+    assert store.acquire("k", "b", 60_000).token > token
+
+
+def test_rows_are_pruned_seven_days_after_their_last_use(store, raw):
+    for key in ("old", "young", "held"):
+        store.acquire(key, "a", 60_000)
+        if key != "held":
+            store.release(key, "a")
+    raw("UPDATE pyresil_locks SET used_at = used_at - interval '8 days' WHERE key <> 'pyresil:young'")
+    assert store.prune() == 1
+    assert raw("SELECT key FROM pyresil_locks ORDER BY key") == [("pyresil:held",), ("pyresil:young",)]
+    raw("UPDATE pyresil_locks SET used_at = used_at - interval '8 days', expires_at = now() WHERE key <> 'x'")
+    store._until_prune = 0
+    store.acquire("new", "a", 60_000)
+    assert raw("SELECT key FROM pyresil_locks") == [("pyresil:new",)]
+
+
+def test_connections_are_few_and_not_shared_with_a_forked_child(store):
+    store.acquire("k", "a", 60_000)
+    threads = [threading.Thread(target=lambda n=n: store.acquire(f"t{n}", "a", 60_000)) for n in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert 1 <= len(store._database._idle) <= 8
+    pid = os.fork()
+    if pid == 0:
+        try:
+            good = isinstance(store.acquire("k", "b", 1_000), Held) and store.renew("t1", "a", 60_000)
+            store.close()
+        finally:
+            os._exit(0 if good else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert store.renew("k", "a", 60_000) is True
+
+
+def test_an_interrupted_call_leaves_no_connection_out_of_step(store, postgres_url):
+    done = run_python(
+        """
+        import signal, sys
+        from pyresil.stores.postgres import PostgresLockStore
+        store = PostgresLockStore(sys.argv[1])
+        store.acquire("k", "a", 60_000)
+
+        class Interrupt(BaseException):
+            pass
+
+        def handler(*_):
+            raise Interrupt
+
+        signal.signal(signal.SIGALRM, handler)
+        hit = 0
+        for turn in range(200):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0002 + (turn % 40) * 0.0001)
+                for _ in range(10):
+                    info = store.inspect("k")
+                    assert info.owner == "a", info
+                    assert store.inspect("free") is None
+                    assert store.renew("k", "a", 60_000) is True
+            except Interrupt:
+                hit += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        print(hit)
+        """,
+        postgres_url,
+    )
+    assert int(done.stdout.splitlines()[-1]) > 30
+
+
+def test_a_key_in_a_database_of_another_encoding_is_an_error(postgres, raw):
+    name = "latin_" + postgres.create_database()
+    postgres.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
+    store = PostgresLockStore(postgres.url_of(name))
+    store.create_tables()
+    assert isinstance(store.acquire("caf\u00e9", "a", 1_000), Granted)
+    with pytest.raises(StoreError) as error:
+        store.acquire("\u4e2d", "a", 1_000)
+    one_line(error)
+    store.close()
+    postgres.drop_database(name)
+
+
+def test_importing_it_loads_no_client():
+    done = run_python("import sys, pyresil.stores.postgres; print('psycopg' in sys.modules)")
+    assert done.stdout.strip() == "False"
+
+
+def test_a_missing_client_library_names_the_extra():
+    code = """
+        import sys
+        sys.modules["psycopg"] = None
+        from pyresil.stores.backend import connect
+        try:
+            connect("postgresql://u:secret@localhost:1/x").locks
+        except ImportError as error:
+            print(error)
+    """
+    assert run_python(code).stdout.strip() == 'psycopg is not installed: pip install "pyresil[postgres]"'
+
+
+@pytest.mark.parametrize("token", [0, -5, MAX_TOKEN, 2**60])
+@pytest.mark.parametrize("expired", [False, True])
+def test_L18_a_token_written_by_a_foreign_program_on_postgres(store, raw, token, expired):
+    store.acquire("k", "a", 60_000)
+    raw("UPDATE pyresil_locks SET token = %s", token)
+    if expired:
+        raw("UPDATE pyresil_locks SET expires_at = now() - interval '1 second'")
+    if expired or token != MAX_TOKEN:
+        with pytest.raises(StoreError, match="fencing token of lock 'k'"):
+            store.acquire("k", "b", 1_000)
+    if not expired and token != MAX_TOKEN:
+        with pytest.raises(StoreError, match="fencing token of lock 'k'"):
+            store.inspect("k")
+    assert raw("SELECT token FROM pyresil_locks") == [(token,)]
+
+
+def test_L19_our_backend_is_terminated_in_mid_hold(store, raw):
+    token = store.acquire("k", "a", 60_000).token
+    raw("SELECT pg_terminate_backend(%s)", backend_of(store))
+    assert store.renew("k", "a", 60_000) is True
+    assert store.acquire("k", "a", 60_000).token == token
+    raw("SELECT pg_terminate_backend(%s)", backend_of(store))
+    assert store.release("k", "a") is True
+
+
+def test_L19_all_connections_of_a_pool_are_terminated(store, raw, postgres_url):
+    with ConnectionPool(postgres_url, min_size=4, max_size=4, open=True) as pool:
+        pool.wait(10)
+        pooled = PostgresLockStore(pool)
+        pooled.acquire("k", "a", 60_000)
+        raw(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
+        )
+        assert pooled.renew("k", "a", 60_000) is True
+
+
+def test_L19_all_connections_of_an_engine_are_terminated(store, raw, postgres_url):
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    engine = sqlalchemy.create_engine(postgres_url.replace("postgresql:", "postgresql+psycopg:"), pool_size=3)
+    lent = PostgresLockStore(engine)
+    lent.acquire("k", "a", 60_000)
+    with engine.connect(), engine.connect(), engine.connect():
+        pass
+    raw(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
+    )
+    assert lent.renew("k", "a", 60_000) is True
+    engine.dispose()
+
+
+def test_L19_a_statement_timeout_hits_a_renewal(store, raw, postgres_url):
+    """The renewal is retried, and is ours still once the row can be had."""
+    database = postgres_url.rpartition("/")[2]
+    raw(f"ALTER DATABASE {database} SET statement_timeout = '200ms'")
+    impatient = PostgresLockStore(postgres_url)
+    impatient.acquire("k", "a", 60_000)
+    answers = []
+    with psycopg.connect(postgres_url, options="-c statement_timeout=0") as blocker:
+        blocker.execute("SELECT * FROM pyresil_locks FOR UPDATE")
+        thread = SYSTEM.spawn(lambda: answers.append(impatient.renew("k", "a", 60_000)), "renew")
+        thread.join(0.7)
+        assert thread.is_alive()
+    thread.join(5)
+    assert answers == [True]
+    impatient.close()
+
+
+def test_a_server_that_comes_back_in_time_is_used(new_postgres):
+    server = new_postgres()
+    store = PostgresLockStore(server.url)
+    store.create_tables()
+    token = store.acquire("k", "a", 60_000).token
+    server.stop()
+    answers = []
+    thread = SYSTEM.spawn(lambda: answers.append(store.acquire("k", "a", 60_000, timeout=20)), "caller")
+    thread.join(0.3)
+    assert thread.is_alive()
+    server.start()
+    thread.join(20)
+    assert answers == [Granted(token)]
+    store.close()
+
+
+def test_a_reply_that_is_lost_is_asked_again(store, postgres, new_proxy, postgres_url):
+    proxy = new_proxy(postgres)
+    far = PostgresLockStore(postgres_url.replace(f":{postgres.port}/", f":{proxy.port}/"))
+    token = far.acquire("k", "a", 60_000).token
+    proxy.drop_replies(1)
+    assert far.acquire("k", "a", 60_000).token == token
+    proxy.drop_replies(1)
+    assert far.renew("k", "a", 10_000) is True
+    proxy.drop_replies(1)
+    far.release("k", "a")
+    assert store.inspect("k") is None
+    assert proxy.replies_dropped == 3
+    wait_until(lambda: isinstance(store.acquire("k", "b", 1_000), Granted))
+    far.close()
