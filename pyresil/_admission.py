@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Never
+from weakref import ref
 
 from pyresil._engine.slots import PERMIT, Waiter
 from pyresil.clock import Parker
@@ -21,6 +22,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Admission"]
 
+#: `logging.WARNING`, without loading logging.
+WARNING = 30
+
+
+class Ticket:
+    """A slot that was taken by `Admission.enter`, for `Admission.exit`.
+
+    A signal handler that raises just before the one has noted it, or just as the other begins, would leave the slot taken for
+    ever. So the ticket is watched by ``back``, whose callback is a method in C and gives the slot back when the ticket dies
+    unused; giving it back in order drops ``back`` first.
+    """
+
+    __slots__ = ("__weakref__", "back", "begun", "slots")
+
+    def __init__(self, slots: Slots, begun: float) -> None:
+        self.slots = slots
+        self.begun = begun
+        self.back: Any = None
+
 
 class Admission(Guard[Never], Forkable):
     """As many executions at once as there are slots; who comes next is refused, or waits its turn in a bounded queue."""
@@ -32,9 +52,10 @@ class Admission(Guard[Never], Forkable):
     def _options(self, check: Checker, max_queue: int, queue_timeout: Duration | None) -> None:
         """The options of the queue."""
         # Not at the top, since it loads logging, and not when it is needed: an import is nothing for a signal handler.
-        from pyresil._logs import logger
+        from pyresil._logs import heard, logger
 
         self._logger = logger()
+        self._heard = heard
         self.max_queue = check.integer("max_queue", max_queue, 0)
         self.queue_timeout = check.optional_duration("queue_timeout", queue_timeout, positive=False)
 
@@ -74,7 +95,7 @@ class Admission(Guard[Never], Forkable):
 
         return run
 
-    def enter(self, ctx: Context) -> Slots:
+    def enter(self, ctx: Context) -> Ticket:
         """Take a slot.
 
         Raises:
@@ -82,32 +103,42 @@ class Admission(Guard[Never], Forkable):
         """
         slots = self._slots
         permits = slots.permits
+        # In this order: where we do not get as far as `ticket.back`, it has to go before the ticket.
+        back: Any = None
+        ticket = Ticket(slots, ctx.clock.monotonic())
+        back = ref(ticket, permits.append)
         try:
             if permits:
                 del permits[-1]
-                return slots
+                ticket.back = back
+                return ticket
         except IndexError:
             pass  # a build without a GIL: another thread was faster
-        return self._queue(ctx, slots)
+        self._queue(ctx, slots, ticket)
+        ticket.back = back
+        return ticket
 
-    def exit(self, ctx: Context, token: Slots, outcome: Outcome[Any]) -> Outcome[Any]:
+    def exit(self, ctx: Context, token: Ticket, outcome: Outcome[Any]) -> Outcome[Any]:
         """Give the slot back, to where it was taken from."""
-        queue, permits = token.queue, token.permits
-        if token.debt:
-            token.debt -= 1
-        elif queue:
-            waiter = queue[0]
-            del queue[0]
-            waiter.granted = True
-            try:
-                waiter.wake()
-            except (RuntimeError, ValueError):
-                pass  # awake already: its time was up, or it was cancelled
-        else:
-            permits += PERMIT
+        slots = token.slots
+        queue, permits = slots.queue, slots.permits
+        if token.back is not None:
+            token.back = None
+            if slots.debt:
+                slots.debt -= 1
+            elif queue:
+                waiter = queue[0]
+                del queue[0]
+                waiter.granted = True
+                try:
+                    waiter.wake()
+                except (RuntimeError, ValueError):
+                    pass  # awake already: its time was up, or it was cancelled
+            else:
+                permits += PERMIT
         return outcome
 
-    def _queue(self, ctx: Context, slots: Slots) -> Slots:
+    def _queue(self, ctx: Context, slots: Slots, ticket: Ticket | None = None) -> None:
         """No slot was free: wait for one, or raise. On return a slot is taken."""
         reason = "full"
         if self.max_queue:
@@ -119,8 +150,10 @@ class Admission(Guard[Never], Forkable):
                     reason = "queue-timeout"
                     self._wait(ctx, waiter, parker)
                 if waiter.granted:
+                    if ticket is not None:
+                        ticket.begun = ctx.clock.monotonic()
                     kept = True
-                    return slots
+                    return
             finally:
                 # `Slots.leave`, inline: its start would be a gap too.
                 if not kept:
@@ -155,10 +188,11 @@ class Admission(Guard[Never], Forkable):
 
     def _rejection(self, ctx: Context, slots: Slots, reason: str) -> BulkheadFullError:
         active, queued = slots.active, len(slots.queue)
-        self._logger.warning(
-            "%s %r of policy %r rejected a call: %s (%d active, %d queued)",
-            self.kind, self.name, ctx.policy, reason, active, queued,
-        )  # fmt: skip
+        if self._heard(WARNING):
+            self._logger.warning(
+                "%s %r of policy %r rejected a call: %s (%d active, %d queued)",
+                self.kind, self.name, ctx.policy, reason, active, queued,
+            )  # fmt: skip
         if BulkheadRejected.listeners:
             emit(
                 BulkheadRejected(

@@ -57,7 +57,7 @@ class Slots:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.permits: list[None] = [None] * size
+        self.permits: list[object] = [None] * size
         self.queue: list[Waiter] = []
         self.debt = 0
 

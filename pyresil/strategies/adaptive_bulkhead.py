@@ -12,6 +12,7 @@ from pyresil.clock import Clock
 from pyresil.outcome import PLAIN, Success, value_is_failure
 
 if TYPE_CHECKING:
+    from pyresil._admission import Ticket
     from pyresil.context import Context
     from pyresil.durations import Duration
     from pyresil.outcome import Outcome
@@ -118,28 +119,11 @@ class AdaptiveBulkhead(Admission):
 
         return super().compile(timed, clock)
 
-    def enter(self, ctx: Context) -> Any:
-        """Take a slot, and the time.
-
-        Raises:
-            BulkheadFullError: None is free, and none came free in time.
-        """
-        slots = super().enter(ctx)
-        kept = False
-        try:
-            begun = ctx.clock.monotonic()
-            kept = True
-            return slots, begun
-        finally:
-            if not kept:
-                super().exit(ctx, slots, Success(None))
-
-    def exit(self, ctx: Context, token: Any, outcome: Outcome[Any]) -> Outcome[Any]:
+    def exit(self, ctx: Context, token: Ticket, outcome: Outcome[Any]) -> Outcome[Any]:
         """Give the slot back, and learn."""
-        slots, begun = token
-        after = super().exit(ctx, slots, outcome)
+        after = super().exit(ctx, token, outcome)
         if isinstance(outcome, Success) and not value_is_failure(outcome.value):
-            self._learn(ctx.clock.monotonic() - begun, 1)
+            self._learn(ctx.clock.monotonic() - token.begun, 1)
         return after
 
     def _learn(self, latency: float, left: int) -> None:

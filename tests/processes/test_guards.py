@@ -19,18 +19,31 @@ def stop():
 """
 
 
-def test_a_handler_that_raises_leaks_no_slot():
+@pytest.mark.parametrize("kind", ["Bulkhead", "AdaptiveBulkhead"])
+@pytest.mark.parametrize("form", ["call", "block", "loop"])
+def test_a_handler_that_raises_leaks_no_slot(kind, form):
     done = run_python(
         HANDLERS
         + """
-from pyresil import Bulkhead, Policy, Timeout
+import pyresil
+from pyresil import Policy, Timeout
 
 class Interrupted(BaseException):
     pass
 
-bulkhead = Bulkhead(1)
+bulkhead = getattr(pyresil, sys.argv[1])(5)
 policy = Policy(Timeout(60), bulkhead)
-run = policy.call
+
+def block(work):
+    with policy.execute():
+        return work()
+
+def loop(work):
+    for attempt in policy.execute():
+        with attempt:
+            return work()
+
+run = {"call": policy.call, "block": block, "loop": loop}[sys.argv[2]]
 armed = False
 
 def handler():
@@ -52,7 +65,9 @@ while time.monotonic() < end:
         hits += 1
 stop()
 print(hits > 100, count > 1000, bulkhead.stats().active)
-"""
+""",
+        kind,
+        form,
     )
     assert done.stdout.split() == ["True", "True", "0"]
 

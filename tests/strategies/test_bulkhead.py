@@ -15,6 +15,7 @@ from pyresil import (
     CancelToken,
     ConfigurationError,
     Policy,
+    Success,
     TimeoutExceededError,
 )
 from pyresil.testing import ManualClock, record_events
@@ -316,3 +317,30 @@ def test_bad_options_are_refused_all_at_once(options, message):
 def test_an_unknown_option_is_a_type_error():
     with pytest.raises(TypeError, match="max_concurent"):
         Bulkhead(max_concurent=1)
+
+
+def test_a_slot_whose_exit_never_ran_comes_back():
+    """As where a signal handler raises just as the exit begins."""
+    bulkhead = Bulkhead(1)
+    ctx = Policy(bulkhead)._context()
+    ticket = bulkhead.enter(ctx)
+    assert bulkhead.stats().active == 1
+    del ticket
+    assert bulkhead.stats().active == 0
+    ticket = bulkhead.enter(ctx)
+    bulkhead.exit(ctx, ticket, Success(None))
+    bulkhead.exit(ctx, ticket, Success(None))
+    del ticket
+    assert len(bulkhead._slots.permits) == 1
+
+
+def test_nothing_is_formatted_for_a_log_that_nobody_reads(monkeypatch):
+    from pyresil import _logs
+
+    assert not _logs.heard(logging.DEBUG)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    assert not _logs.heard(logging.WARNING)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler()])
+    assert _logs.heard(logging.WARNING)
+    monkeypatch.setattr(_logs.logger(), "propagate", False)
+    assert not _logs.heard(logging.WARNING)
