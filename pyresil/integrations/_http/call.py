@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from _socket import socket as RawSocket  # noqa: N812 - beside the class over it
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from pyresil.integrations._http.budget import Hook, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
     from pyresil.clock import TimerHandle
     from pyresil.integrations._http.budget import Budget
@@ -190,9 +192,24 @@ class Connecting:
             call.budget.unwatch(self._hook)
             raise
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if traceback is not None and sys.version_info < (3, 13):
+            _close_unfinished(traceback)
         untouched = self._call.budget.unwatch(self._hook)
         if not untouched or (isinstance(error, Exception) and self._call.budget.spent()):
             raise Stop from None
+
+
+def _close_unfinished(traceback: TracebackType) -> None:
+    """Close the TLS socket of a handshake that never began.
+
+    Where the connection was cut just before, ``ssl`` raises and leaves its new socket open; only that frame knows it.
+    """
+    step: TracebackType | None = traceback
+    while step is not None:
+        made = step.tb_frame.f_locals.get("self")
+        if isinstance(made, socket.socket):
+            made.close()
+        step = step.tb_next

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.client
 import io
+import socket
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from urllib3.response import HTTPResponse
 
+from pyresil.clock import SYSTEM
 from pyresil.integrations._http.budget import Stop
 from pyresil.integrations._http.call import active
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Bytes asked of the socket at a time. The stock file's 8 KiB make a large body many more system calls.
 _BUFFER = 65536
+#: Under gevent, others have their turn after so many receipts.
+_TURN = 16
 
 
 class BoundFile(io.RawIOBase):
@@ -29,6 +33,9 @@ class BoundFile(io.RawIOBase):
         self._sock = sock
         self._receive = sock.recv_into
         self._cut = call.cut
+        # gevent runs nobody else, a canceller neither, while there is always something to receive.
+        self._shares = socket.socket.__module__.startswith("gevent")
+        self._reads = 0
         if self._cut is not None:
             self._cut.hold()
         # Keeps the socket open while we are, also when the connection is closed meanwhile.
@@ -40,6 +47,10 @@ class BoundFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Receive what there is, at most the buffer's size; 0 at the end."""
+        if self._shares:
+            self._reads += 1
+            if self._reads % _TURN == 0:
+                SYSTEM.sleep(1e-6)
         return self._call.operate(self._sock, self._receive, buffer)
 
     def fileno(self) -> int:

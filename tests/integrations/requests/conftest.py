@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pathlib
 import threading
-import time
 
 import pytest
 import requests
 
 from pyresil.integrations.requests import ResilientAdapter
+from tests.integrations.requests.helpers import Watch, descriptors
 from tests.support.misbehaving import MisbehavingServer
 from tests.support.processes import wait_until
 
@@ -20,23 +19,24 @@ def upstream(_session_servers):
     return _session_servers.get("misbehaving", MisbehavingServer)
 
 
-def descriptors() -> int:
-    return len(list(pathlib.Path("/proc/self/fd").iterdir()))
-
-
-def helpers() -> list[str]:
-    """Names of the threads that a call may start."""
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("pyresil-resolver")]
-
-
 @pytest.fixture
 def nothing_left():
     """No descriptor and no thread more than before, once the test's sessions are closed."""
     before = descriptors()
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     yield
     wait_until(lambda: descriptors() <= before, 3, "closing of all descriptors")
-    wait_until(lambda: threading.active_count() <= threads, 3, "the end of all threads")
+    wait_until(lambda: not started_since(threads), 3, "the end of all threads")
+
+
+def started_since(threads) -> list[threading.Thread]:
+    """Threads that a call left; not those that the process has once, for callbacks and for work that was handed over."""
+    shared = ("pyresil-dispatch", "pyresil-worker", "pyresil-watchdog")
+    return [
+        thread
+        for thread in threading.enumerate()
+        if thread not in threads and not thread.name.startswith(shared)
+    ]
 
 
 @pytest.fixture
@@ -49,17 +49,6 @@ def session(upstream, nothing_left):
         made.mount(scheme, ResilientAdapter())
     with made:
         yield made
-
-
-class Watch:
-    """How long a block took."""
-
-    def __enter__(self):
-        self.began = time.monotonic()
-        return self
-
-    def __exit__(self, *exc_info):
-        self.took = time.monotonic() - self.began
 
 
 @pytest.fixture

@@ -1,0 +1,188 @@
+"""Many threads on one session, cancels from outside, and a pool that blocks."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import pytest
+import requests
+
+from pyresil import CancelledError, CancelToken, Policy, TimeoutExceededError
+from pyresil.integrations.requests import ResilientAdapter, ResilientSession
+from tests.support.processes import wait_until
+
+THREADS = 8
+CALLS = 300  # of each thread, for each scheme
+
+
+class Canceller:
+    """A thread that cancels tokens of calls that are under way, again and again."""
+
+    def __init__(self):
+        self.tokens = [CancelToken() for _ in range(THREADS)]
+        self.over = False
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        chance = random.Random(1)
+        while not self.over:
+            time.sleep(chance.random() * 0.001)
+            chance.choice(self.tokens).cancel("unlucky")
+
+    def stop(self):
+        self.over = True
+        self.thread.join()
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_cancels_cut_nobody_elses_request(upstream, nothing_left, scheme, stream):
+    session = requests.Session()
+    session.trust_env = False
+    session.verify = upstream.ca
+    session.mount(f"{scheme}://", ResilientAdapter(pool_maxsize=THREADS))
+    policy = Policy(name="stress")
+    canceller = Canceller()
+    wrong = []
+    cancelled = [0] * THREADS
+
+    def fetch(url):
+        if not stream:
+            return session.get(url).text
+        with session.get(url, stream=True) as response:
+            return b"".join(response.iter_content(700)).decode()
+
+    def work(number):
+        for call in range(CALLS):
+            tag = f"{number}-{call}"
+            url = upstream.url(scheme, f"/tag?n={tag}")
+            canceller.tokens[number] = token = CancelToken()
+            try:
+                text = policy.options(cancel=token).call(fetch, url)
+            except CancelledError:
+                cancelled[number] += 1
+                if not token.is_set():
+                    wrong.append(f"{tag} was cancelled by somebody else's token")
+            except Exception as error:
+                wrong.append(f"{tag}: {error!r}")
+            else:
+                if text != (tag + ",") * 2000:
+                    wrong.append(f"{tag} got {text[:60]!r}, {len(text)} characters")
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    canceller.stop()
+    session.close()
+    assert wrong == []
+    assert sum(cancelled) > 50, "the cancels came too late to test anything"
+
+
+def test_a_cancel_after_the_end_leaves_the_connection_in_the_pool(session, upstream):
+    adapter = session.get_adapter("http://")
+    url = upstream.url("http", "/ok")
+    for _ in range(5):
+        token = CancelToken()
+        assert Policy().options(cancel=token).call(session.get, url, timeout=5).text == "ok"
+        token.cancel()
+        assert session.get(url).text == "ok"
+    (pool,) = [adapter.poolmanager.pools.get(key) for key in adapter.poolmanager.pools.keys()]  # noqa: SIM118
+    assert (pool.num_connections, pool.num_requests) == (1, 10)
+
+
+def test_a_token_keeps_nothing_of_a_call_that_is_over(session, upstream):
+    token = CancelToken()
+    policy = Policy().options(cancel=token)
+    policy.call(session.get, upstream.url("http", "/ok"))
+    with pytest.raises(TimeoutExceededError):
+        policy.call(session.get, upstream.url("http", "/hang"), timeout=0.1)
+    assert not token._callbacks
+
+
+class TestBlockingPool:
+    @pytest.fixture
+    def narrow(self, upstream, nothing_left):
+        with ResilientSession(pool_maxsize=1, pool_block=True) as session:
+            session.trust_env = False
+            yield session
+
+    def test_the_wait_for_a_connection_is_bounded(self, narrow, upstream, watch):
+        ok = upstream.url("http", "/ok")
+        with narrow.get(upstream.url("http", "/big"), stream=True):
+            with (
+                watch() as timer,
+                pytest.raises(requests.Timeout, match="while waiting for a connection of the pool"),
+            ):
+                narrow.get(ok, timeout=0.2)
+            assert 0.2 <= timer.took < 0.7
+            token = CancelToken()
+            threading.Timer(0.2, token.cancel).start()
+            with watch() as timer, pytest.raises(CancelledError):
+                Policy().options(cancel=token).call(narrow.get, ok)
+            assert timer.took < 0.7
+        assert narrow.get(ok, timeout=5).text == "ok"
+
+    def test_a_waiter_gets_the_connection_that_comes_back(self, narrow, upstream):
+        ok = upstream.url("http", "/ok")
+        response = narrow.get(upstream.url("http", "/big"), stream=True, timeout=20)
+        answers = []
+        threads = [
+            threading.Thread(target=lambda: answers.append(narrow.get(ok, timeout=10).text)) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.1)
+        assert answers == []
+        response.close()
+        for thread in threads:
+            thread.join()
+        assert answers == ["ok"] * 4
+
+    def test_no_slot_is_lost_or_won(self, narrow, upstream):
+        for _ in range(3):
+            for path in ("/hang", "/drip-length"):
+                with pytest.raises(requests.Timeout):
+                    narrow.get(upstream.url("http", path), timeout=0.1)
+            with (
+                narrow.get(upstream.url("http", "/big"), stream=True, timeout=20),
+                pytest.raises(requests.Timeout),
+            ):
+                narrow.get(upstream.url("http", "/ok"), timeout=0.05)
+        adapter = narrow.get_adapter("http://")
+        (pool,) = [adapter.poolmanager.pools.get(key) for key in adapter.poolmanager.pools.keys()]  # noqa: SIM118
+        wait_until(lambda: pool.pool.qsize() == 1, 2, "the only slot")
+
+    def test_unbounded_and_bounded_callers_share_the_queue(self, narrow, upstream):
+        answers = []
+
+        def fetch(timeout):
+            answers.extend(narrow.get(upstream.url("http", "/ok"), timeout=timeout).text for _ in range(20))
+
+        threads = [threading.Thread(target=fetch, args=(timeout,)) for timeout in (None, 10, None, 10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert answers == ["ok"] * 80
+
+
+def test_a_response_that_nobody_closes_is_closed_with_the_object(upstream, nothing_left):
+    with ResilientSession() as session:
+        session.trust_env = False
+        for _ in range(3):
+            session.get(upstream.url("http", "/big"), stream=True, timeout=20)
+
+
+def test_closing_a_session_leaves_calls_of_other_threads_alone(upstream, nothing_left):
+    session = ResilientSession()
+    session.trust_env = False
+    response = session.get(upstream.url("http", "/big"), stream=True, timeout=20)
+    session.close()
+    assert len(response.content) == 20 * 1048576
+    assert session.get(upstream.url("http", "/ok"), timeout=5).text == "ok"
+    session.close()
