@@ -145,6 +145,11 @@ class Registry:
         """
         return self._policies[self._preset(name).name]
 
+    def _policy_apart(self, name: str, label: str) -> Policy[Any]:
+        """A fresh policy of a preset, called ``label``, that shares no stage with others; a ready strategy stays what it is."""
+        made = assemble({}, self._preset(name)._replace(name=label, names=Names()), label, {})
+        return Policy(*(made[word][1] for word in ORDER if word in made), name=label, clock=self._clock)
+
     def resilience(self, name: str) -> Decorator:
         """A decorator that gives a function a preset; merged with the decorators stacked directly on it.
 

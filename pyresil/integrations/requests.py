@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyresil.durations import Duration
     from pyresil.integrations._http.hosts import HostPolicies
     from pyresil.policy import BoundPolicy, Policy
+    from pyresil.registry import Registry
     from pyresil.strategy import Strategy
 
     #: A policy for all hosts, or a function that makes one for a host.
@@ -75,7 +76,7 @@ class ResilientAdapter(BoundAdapter):
         self,
         policy: PolicyLike | None = None,
         *,
-        registry: Any = None,
+        registry: Registry | None = None,
         preset: str | None = None,
         key: Callable[[PreparedRequest], Hashable] | None = None,
         max_hosts: int = 1000,
@@ -166,7 +167,7 @@ class ResilientSession(requests.Session):
         self,
         policy: PolicyLike | None = None,
         *,
-        registry: Any = None,
+        registry: Registry | None = None,
         preset: str | None = None,
         timeout: Duration | tuple[Duration | None, Duration | None] | None = None,
         key: Callable[[PreparedRequest], Hashable] | None = None,

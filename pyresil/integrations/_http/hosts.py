@@ -20,6 +20,7 @@ from pyresil.integrations._http.rules import (
     rewind,
 )
 from pyresil.policy import BoundPolicy, Policy
+from pyresil.registry import Registry
 from pyresil.strategies.retry import Retry
 from pyresil.strategy import Strategy
 
@@ -157,16 +158,21 @@ def policies_of(
         if policy is None:
             return None
         return HostPolicies(policy, key=key, max_hosts=max_hosts, header=header)
-    if policy is not None or preset is None:
-        raise ConfigurationError("requests policies: registry= goes with preset=, and without policy=")
+    if not isinstance(registry, Registry) or policy is not None or preset is None:
+        raise ConfigurationError(
+            "requests policies: registry= must be a Registry, goes with preset=, and goes without policy="
+        )
     return HostPolicies(_of_preset(registry, preset), key=key, max_hosts=max_hosts, header=header)
 
 
-def _of_preset(registry: Any, preset: str) -> Callable[[Hashable], Any]:
+def _of_preset(registry: Registry, preset: str) -> Callable[[Hashable], Any]:
     """A function that makes the policy of a host from a preset, with instances of its own."""
     registry.policy(preset)  # raises where there is none
 
-    return lambda _key: registry.policy(preset)
+    def make(key: Hashable) -> Policy[Any]:
+        return registry._policy_apart(preset, f"{preset} {key}")
+
+    return make
 
 
 class _Entry:

@@ -12,7 +12,7 @@ import pytest
 import requests
 import urllib3
 
-from pyresil import CancelToken, CancelledError, Policy, PyresilError, TimeoutExceededError
+from pyresil import CancelledError, CancelToken, Policy, PyresilError, TimeoutExceededError
 from pyresil.integrations._http import names
 from pyresil.integrations.requests import (
     RequestCancelledError,

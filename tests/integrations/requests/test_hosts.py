@@ -19,6 +19,7 @@ from pyresil import (
     Guard,
     Hedge,
     Policy,
+    Registry,
     Retry,
     Timeout,
     current_context,
@@ -38,7 +39,7 @@ def prepared(url, method="GET", **options):
 def make(upstream, nothing_left):
     made = []
 
-    def make(policy, **options):
+    def make(policy=None, **options):
         session = ResilientSession(policy, **options)
         session.trust_env = False
         session.verify = upstream.ca
@@ -135,10 +136,9 @@ def test_a_cancel_counts_against_nobody(make, upstream):
 
     for reason in (None, "text", MyReason()):
         for _ in range(2):
-            with pytest.raises((requests.RequestException, MyReason)):
-                with Policy().execute() as ctx:
-                    threading.Timer(0.05, ctx.cancel.cancel, (reason,)).start()
-                    session.get(upstream.url("http", "/hang"))
+            with pytest.raises((requests.RequestException, MyReason)), Policy().execute() as ctx:
+                threading.Timer(0.05, ctx.cancel.cancel, (reason,)).start()
+                session.get(upstream.url("http", "/hang"))
     assert session.policy_for(upstream.url("http")).strategies[0].state is CircuitState.CLOSED
 
 
@@ -176,6 +176,32 @@ def test_a_factory_may_take_the_key(make, upstream):
     for tenant in ("a", "b", "a"):
         session.get(upstream.url("http", "/ok"), headers={"X-Tenant": tenant})
     assert made == ["a", "b"]
+
+
+def test_a_preset_gives_each_host_stages_of_its_own(make, upstream):
+    registry = Registry(
+        defaults={"circuit_breaker": {"window": 4}},
+        presets={
+            "carrier": {
+                "retry": {"attempts": 2, "backoff": {"delay": "10ms"}},
+                "circuit_breaker": {"minimum_calls": 2},
+            }
+        },
+    )
+    session = make(None, registry=registry, preset="carrier")
+    before = seen(upstream, "/status/503")
+    assert session.get(upstream.url("http", "/status/503")).status_code == 503
+    assert seen(upstream, "/status/503") - before == 2
+    with pytest.raises(CircuitOpenError, match=f"carrier {upstream.url('http')}"):
+        session.get(upstream.url("http", "/ok"))
+    assert session.get(upstream.url("https", "/ok")).text == "ok"
+    assert session.policy_for(upstream.url("https")).name == f"carrier {upstream.url('https')}"
+    assert registry.breaker("carrier").state is CircuitState.CLOSED
+
+
+def test_an_unknown_preset_is_refused():
+    with pytest.raises(ConfigurationError, match="no preset 'nobody'"):
+        ResilientSession(registry=Registry(), preset="nobody")
 
 
 def test_hedges_are_for_requests_that_can_be_under_way_twice(make, upstream):
@@ -308,7 +334,8 @@ def test_a_request_of_a_hook_is_a_call_of_its_own(make, upstream):
         ({"policy": breaker_policy, "max_hosts": 0}, "max_hosts must be a positive integer, got 0"),
         ({"policy": breaker_policy, "key": "host"}, "key must be callable"),
         ({"preset": "carrier"}, "preset 'carrier' needs registry="),
-        ({"registry": object()}, "registry= goes with preset="),
+        ({"registry": Registry()}, "goes with preset="),
+        ({"registry": object(), "preset": "carrier"}, "registry= must be a Registry"),
     ],
 )
 @pytest.mark.parametrize("kind", [ResilientSession, ResilientAdapter])
