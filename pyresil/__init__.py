@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from pyresil._bound import BoundPolicy as BoundPolicy
     from pyresil._engine.backoff import Backoff as Backoff
     from pyresil._engine.backoff import Constant as Constant
     from pyresil._engine.backoff import Decorrelated as Decorrelated
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from pyresil.outcome import Failure as Failure
     from pyresil.outcome import Success as Success
     from pyresil.outcome import caused_by as caused_by
-    from pyresil.policy import BoundPolicy as BoundPolicy
     from pyresil.policy import Policy as Policy
     from pyresil.registry import Registry as Registry
     from pyresil.stores.backend import Backend as Backend
@@ -97,7 +97,8 @@ _HOMES = {
     "pyresil._merging": ("policy_of",),
     "pyresil.strategies.cache": ("Cache",),
     "pyresil.stores.cache": ("CacheStore", "MemoryCacheStore"),
-    "pyresil.policy": ("Policy", "BoundPolicy"),
+    "pyresil.policy": ("Policy",),
+    "pyresil._bound": ("BoundPolicy",),
     "pyresil._execution": ("Execution", "Attempt"),
     "pyresil.strategies.retry": ("Retry",),
     "pyresil._engine.backoff": ("Backoff", "Exponential", "Constant", "Linear", "Decorrelated"),
