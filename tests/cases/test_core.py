@@ -16,12 +16,17 @@ import pytest
 import requests
 
 from pyresil import (
+    Bulkhead,
+    CircuitBreaker,
+    CircuitState,
     Constant,
     Decorrelated,
     Exponential,
+    Fallback,
     Linear,
     Policy,
     Retry,
+    Success,
     caused_by,
 )
 from pyresil.testing import InstantClock, ManualClock
@@ -290,3 +295,45 @@ def test_P22_locals_of_failed_attempts_are_freed_without_the_collector():
     finally:
         gc.enable()
     assert alive == [0] * 12
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("form", ["call", "decorator", "settle"])
+def test_P7_base_exceptions_pass_everything_and_count_nowhere(form, error):
+    breaker, bulkhead = CircuitBreaker(minimum_calls=1), Bulkhead(1)
+    policy = Policy(Fallback("spare"), Retry(3), breaker, bulkhead, clock=InstantClock())
+    raised = error("stop")
+    work = Flaky(raised)
+    run = {
+        "call": lambda: policy.call(work),
+        "decorator": policy(work),
+        "settle": lambda: policy.settle(work),
+    }[form]
+    with pytest.raises(error) as caught:
+        run()
+    assert caught.value is raised
+    assert work.calls == 1
+    assert breaker.state is CircuitState.CLOSED
+    assert breaker.stats().failures == 0
+    assert bulkhead.stats().active == 0
+    assert run() in ("ok", Success("ok"))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_P7_in_a_loop_and_in_a_block(error):
+    breaker, bulkhead = CircuitBreaker(minimum_calls=1), Bulkhead(1)
+    raised = error("stop")
+    entered = 0
+    with pytest.raises(error) as caught:
+        for attempt in Policy(Retry(3), breaker, bulkhead).execute():
+            with attempt:
+                entered += 1
+                raise raised
+    assert caught.value is raised
+    with pytest.raises(error) as caught, Policy(breaker, bulkhead).execute():
+        entered += 1
+        raise raised
+    assert caught.value is raised
+    assert entered == 2
+    assert breaker.stats().failures == 0
+    assert bulkhead.stats().active == 0
