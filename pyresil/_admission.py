@@ -36,10 +36,10 @@ class Ticket:
 
     __slots__ = ("__weakref__", "back", "begun", "slots")
 
-    def __init__(self, slots: Slots, begun: float) -> None:
-        self.slots = slots
-        self.begun = begun
-        self.back: Any = None
+    # No constructor: it would cost as much as all the rest.
+    slots: Slots
+    begun: float
+    back: Any
 
 
 class Admission(Guard[Never], Forkable):
@@ -48,6 +48,8 @@ class Admission(Guard[Never], Forkable):
     max_queue: int
     queue_timeout: float | None
     _slots: Slots
+    #: Whether tickets note when the slot was taken.
+    _timed = False
 
     def _options(self, check: Checker, max_queue: int, queue_timeout: Duration | None) -> None:
         """The options of the queue."""
@@ -61,6 +63,8 @@ class Admission(Guard[Never], Forkable):
 
     def compile(self, inner: Run, clock: Clock) -> Run:
         """Taking and giving back inline: a call in between is a gap in which a signal handler could raise."""
+        if not self.max_queue and not self._timed:
+            return self._compile_without_queue(inner)
 
         def run(ctx: Context) -> Any:
             slots = self._slots
@@ -95,6 +99,26 @@ class Admission(Guard[Never], Forkable):
 
         return run
 
+    def _compile_without_queue(self, inner: Run) -> Run:
+        def run(ctx: Context) -> Any:
+            permits = self._slots.permits
+            taken = False
+            try:
+                try:
+                    if permits:
+                        del permits[-1]
+                        taken = True
+                except IndexError:
+                    pass  # a build without a GIL: another thread was faster
+                if taken:
+                    return inner(ctx)
+                raise self._rejection(ctx, self._slots, "full")
+            finally:
+                if taken:
+                    permits += PERMIT
+
+        return run
+
     def enter(self, ctx: Context) -> Ticket:
         """Take a slot.
 
@@ -105,7 +129,10 @@ class Admission(Guard[Never], Forkable):
         permits = slots.permits
         # In this order: where we do not get as far as `ticket.back`, it has to go before the ticket.
         back: Any = None
-        ticket = Ticket(slots, ctx.clock.monotonic())
+        ticket = Ticket()
+        ticket.slots = slots
+        if self._timed:
+            ticket.begun = ctx.clock.monotonic()
         back = ref(ticket, permits.append)
         try:
             if permits:
@@ -150,7 +177,7 @@ class Admission(Guard[Never], Forkable):
                     reason = "queue-timeout"
                     self._wait(ctx, waiter, parker)
                 if waiter.granted:
-                    if ticket is not None:
+                    if ticket is not None and self._timed:
                         ticket.begun = ctx.clock.monotonic()
                     kept = True
                     return

@@ -451,6 +451,33 @@ ABANDON = Row(
 )
 
 
+def our_hedge():
+    return ours.Hedge("2s")
+
+
+def our_percentile_hedge():
+    return ours.Hedge("p95")
+
+
+def our_abandon_decorated():
+    return ours.Policy(our_abandon(), name="bench")(work)
+
+
+HEDGE = Row(
+    "hedge that does not fire",
+    "A second copy after 2 s, which is never needed, beside our own timeout in abandon mode: both hand the work to a worker.",
+    (
+        *policy_of(our_hedge),
+        Contender(
+            "pyresil (p95)", lambda: ours.Policy(our_percentile_hedge(), name="bench")(work), "decorator"
+        ),
+        Contender("abandon mode", our_abandon_decorated, "decorator"),
+        *REFERENCES,
+    ),
+    (Target("pyresil (decorator)", 1.1, "abandon mode"),),
+)
+
+
 def our_fallback():
     return ours.Fallback(None)
 
@@ -468,5 +495,6 @@ FALLBACK = Row(
 
 ROWS = (
     EMPTY,
-    RETRY, BREAKER, TIME_BREAKER, BULKHEAD, RATE_LIMIT, STACK, STACK_WITH_TIMEOUT, COOPERATIVE, ABANDON, FALLBACK,
+    RETRY, BREAKER, TIME_BREAKER, BULKHEAD, RATE_LIMIT, STACK, STACK_WITH_TIMEOUT, COOPERATIVE, ABANDON, HEDGE,
+    FALLBACK,
 )  # fmt: skip

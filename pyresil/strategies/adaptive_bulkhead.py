@@ -72,6 +72,7 @@ class AdaptiveBulkhead(Admission):
     """
 
     kind = "adaptive bulkhead"
+    _timed = True
 
     def __init__(
         self,
