@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from pyresil.errors import TimeoutSaturatedError as TimeoutSaturatedError
     from pyresil.events import Event as Event
     from pyresil.events import subscribe as subscribe
+    from pyresil.locks.election import Election as Election
     from pyresil.locks.lease import Lease as Lease
     from pyresil.locks.locks import Locks as Locks
     from pyresil.outcome import Failure as Failure
@@ -117,6 +118,7 @@ _HOMES = {
     "pyresil.events": ("Event", "subscribe"),
     "pyresil.locks.locks": ("Locks",),
     "pyresil.locks.lease": ("Lease",),
+    "pyresil.locks.election": ("Election",),
     "pyresil.strategy": ("Strategy", "Guard", "Stepper", "Call"),
     "pyresil.stores.backend": ("connect", "Backend"),
     "pyresil.stores.base": ("LockStore", "Granted", "Held", "LockInfo"),

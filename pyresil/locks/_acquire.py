@@ -30,7 +30,8 @@ def who() -> str:
     return f"host={host} pid={os.getpid()}"
 
 
-def _new_owner() -> str:
+def new_owner() -> str:
+    """A random id for an acquisition."""
     return os.urandom(16).hex()
 
 
@@ -49,14 +50,17 @@ class Acquisition:
         cancel: CancelToken | None,
         policy: str | None = None,
         source: str | None = None,
+        owner: str | None = None,
     ) -> None:
+        #: Given ids are asked for again by their giver, so that what may have been granted is not taken back.
+        self._keeps_id = owner is not None
         self._policy = policy
         self._source = source
         self._locks = locks
         self._terms = terms
         self._cancel = cancel
         self._clock = locks.clock
-        self._owner = _new_owner()
+        self._owner = owner or new_owner()
         self._unknown = False
         self._lease: Lease | None = None
         self._begun = self._clock.monotonic()
@@ -228,8 +232,10 @@ class Acquisition:
         """Release what may have been granted, in the background: the store may not answer for a while."""
         store, key, owner = self._locks.store, self._terms.key, self._owner
         self._unknown = False
+        if self._keeps_id:
+            return
         # This release may arrive at any time: it must not hit what a later request is granted.
-        self._owner = _new_owner()
+        self._owner = new_owner()
 
         def release() -> None:
             try:

@@ -24,6 +24,10 @@ def close(locks: Locks, timeout: float, grace: float = _GRACE, clock: Clock | No
     """Release what is idle, wait for work, cancel it, wait a little more, and leave the rest to expire."""
     clock = clock or locks.clock
     locks._closed = True
+    for election in list(locks._keys.elections.values()):
+        election._step_down()
+    for election in list(locks._keys.elections.values()):
+        election._wait(timeout + grace, clock)
     for lease in list(locks._leases):
         if not lease._running:
             lease.release()

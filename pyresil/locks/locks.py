@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 from pyresil._validate import Checker
 from pyresil.cancel import CancelToken
@@ -13,9 +13,12 @@ from pyresil.errors import ConfigurationError, LockError
 from pyresil.locks._acquire import Acquisition
 from pyresil.locks._closing import close, register
 from pyresil.locks._hold import Hold
+from pyresil.locks._keys import KeyBook
 from pyresil.locks._log import log
 from pyresil.locks._scope import LocksOwner
 from pyresil.locks._terms import LEAST_TTL, make_terms
+from pyresil.locks.election import Election
+from pyresil.locks.jobs import job_of
 from pyresil.stores.base import LockStore
 from pyresil.strategy import Forkable
 
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Locks"]
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _Infos: TypeAlias = "list[LockInfo]"
 
 
@@ -71,6 +76,7 @@ class Locks(Forkable):
         self.clock: Clock = clock or (own if isinstance(own, Clock) else SYSTEM)
         self._owner = LocksOwner(self.clock)
         self._leases: dict[Lease, None] = {}
+        self._keys = KeyBook()
         self._closed = False
         self._closing: Parker | None = None
         self._registered = False
@@ -78,6 +84,7 @@ class Locks(Forkable):
 
     def _after_fork(self) -> None:
         self._leases = {}
+        self._keys.elections = {}  # their threads are the parent's
         self._closed = False
         self._closing = None
 
@@ -205,6 +212,81 @@ class Locks(Forkable):
             Whether it was closed.
         """
         return self.store.force_release(key)
+
+    # -- jobs and leaders ------------------------------------------------------------------------------------------------
+
+    def on_one_instance(
+        self, key: str | None = None, ttl: Duration = UNSET, min_hold: Duration = "1s"
+    ) -> Callable[[Callable[P, T]], Callable[P, T | None]]:
+        """Decorate a scheduled function that every instance has and only one of them shall run.
+
+        The first instance that comes to a tick becomes the owner, by a lease on ``<key>:owner`` that it keeps between the
+        ticks; when it ends or loses the lease, another one takes over at its next tick. In the others a call returns None.
+        Losing the lease cancels the run.
+
+        Args:
+            key: Of the job. Default: the function's module and qualified name, which must be unique here.
+            ttl: Of the owner's lease.
+            min_hold: After the owner handed over, nobody else runs the job until this long after the last run began. It
+                covers the skew of hosts that fire the same tick.
+
+        Returns:
+            A decorator. Together with `without_overlapping`, in any order, it makes one job with one key.
+
+        Raises:
+            ConfigurationError: An option is at fault, or the key is taken by something else.
+            TypeError: The function is async or a generator.
+
+        Emits:
+            ``job-skipped`` with the reason ``"not-owner"``.
+        """
+
+        def decorate(fn: Callable[P, T]) -> Callable[P, T | None]:
+            job, wrapped = job_of(self, fn)
+            job.on_one_instance(key, ttl, min_hold)
+            return wrapped
+
+        return decorate
+
+    def without_overlapping(
+        self, key: str | None = None, ttl: Duration = UNSET
+    ) -> Callable[[Callable[P, T]], Callable[P, T | None]]:
+        """Decorate a function of which only one run at a time shall go on, in all instances together.
+
+        A call while another run holds the lease on ``<key>`` returns None. Inside, `fencing_token` is that of the run.
+        Losing the lease cancels the run.
+
+        Args:
+            key: Of the job. Default: the function's module and qualified name, which must be unique here.
+            ttl: Of the run's lease.
+
+        Returns:
+            A decorator.
+
+        Raises:
+            ConfigurationError: An option is at fault, or the key is taken by something else.
+            TypeError: The function is async or a generator.
+
+        Emits:
+            ``job-skipped`` with the reason ``"running"``.
+        """
+
+        def decorate(fn: Callable[P, T]) -> Callable[P, T | None]:
+            job, wrapped = job_of(self, fn)
+            job.without_overlapping(key, ttl)
+            return wrapped
+
+        return decorate
+
+    def election(
+        self,
+        key: str,
+        on_acquired: Callable[[Lease], object] | None = None,
+        on_lost: Callable[[Lease, str], object] | None = None,
+        ttl: Duration = UNSET,
+    ) -> Election:
+        """Stand for leader from now on, in a background thread; see `Election`."""
+        return Election(self, key, on_acquired, on_lost, ttl)
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 

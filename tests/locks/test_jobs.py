@@ -1,0 +1,430 @@
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import types
+
+import pytest
+
+from pyresil.context import current_context, current_lease, fencing_token
+from pyresil.errors import ConfigurationError, LockLostError, StoreUnavailableError
+from pyresil.locks import Locks
+from pyresil.testing import record_events
+
+
+@pytest.fixture
+def here(store, clock):
+    return Locks(store, ttl="30s", clock=clock)
+
+
+@pytest.fixture
+def there(store, clock):
+    return Locks(store, ttl="30s", clock=clock)
+
+
+def both_orders(locks, key="job", **options):
+    def apply(fn):
+        return locks.on_one_instance(key, **options)(locks.without_overlapping(key)(fn))
+
+    def other(fn):
+        return locks.without_overlapping(key)(locks.on_one_instance(key, **options)(fn))
+
+    return [apply, other]
+
+
+# -- on_one_instance
+
+
+def test_one_instance_runs_every_tick(clock, here, there):
+    ran = []
+
+    @here.on_one_instance("job")
+    def job_here(tick):
+        ran.append(("here", tick))
+        return tick
+
+    @there.on_one_instance("job")
+    def job_there(tick):
+        ran.append(("there", tick))
+        return tick
+
+    for tick in range(5):
+        assert job_there(tick) == tick
+        assert job_here(tick) is None
+        clock.advance("10m")
+    assert ran == [("there", tick) for tick in range(5)]
+    assert here.status("job:owner") is not None, "kept between the ticks"
+    assert here.status("job") is None
+
+
+def test_a_skipped_call_is_told(clock, here, there, caplog):
+    run = there.on_one_instance("job")(lambda: 1)
+    assert run() == 1
+
+    @here.on_one_instance("job")
+    def report():
+        raise AssertionError
+
+    with record_events("job-skipped") as events, caplog.at_level("DEBUG", "pyresil"):
+        assert report() is None
+    assert [(event.key, event.reason) for event in events] == [("job", "not-owner")]
+    assert "skipped" in caplog.text
+    assert all(record.levelname == "DEBUG" for record in caplog.records)
+
+
+def test_becoming_the_owner_is_told(here, caplog):
+    with caplog.at_level("INFO", "pyresil"):
+        here.on_one_instance("job")(lambda: 1)()
+    assert "this process owns 'job:owner'" in caplog.text
+
+
+def test_another_instance_takes_over_when_the_owner_is_gone(clock, store, here, there):
+    ran = []
+    first = here.on_one_instance("job")(lambda: ran.append("here"))
+    second = there.on_one_instance("job")(lambda: ran.append("there"))
+    first()
+    here.close()
+    assert second() is None, "the same tick, by a clock that is a little behind"
+    clock.advance(1)
+    second()
+    first()
+    assert ran == ["here", "there"]
+
+
+def test_the_minimum_hold_counts_from_the_last_run(clock, here, there):
+    ran = []
+    first = here.on_one_instance("job", min_hold="3s")(lambda: ran.append("here"))
+    second = there.on_one_instance("job", min_hold="3s")(lambda: ran.append("there"))
+    first()
+    clock.advance("1h")
+    first()
+    clock.advance(0.5)
+    here.close()
+    second()
+    assert ran == ["here", "here"]
+    clock.advance(2.5)
+    second()
+    assert ran == ["here", "here", "there"]
+
+
+def test_a_dead_owner_is_followed_after_its_ttl(clock, store, here, there):
+    ran = []
+    here.on_one_instance("job")(lambda: ran.append("here"))()
+    store.faults["renew"] = ConnectionError("dead")
+    second = there.on_one_instance("job")(lambda: ran.append("there"))
+    clock.advance(29)
+    second()
+    clock.advance(1)
+    second()
+    assert ran == ["here", "there"]
+
+
+def test_an_owner_that_lost_its_lease_stands_again(clock, store, here, there):
+    tokens = []
+    job = here.on_one_instance("job")(lambda: tokens.append(fencing_token()))
+    job()
+    there.break_lease("job:owner")
+    clock.advance(10)
+    job()
+    job()
+    assert len(set(tokens)) == 2
+    assert tokens == sorted(tokens)
+    assert tokens[1] == tokens[2]
+
+
+def test_losing_the_owners_lease_cancels_the_run(clock, here, there):
+    @here.on_one_instance("job")
+    def job():
+        ctx = current_context()
+        assert current_lease().key == "job:owner"
+        there.break_lease("job:owner")
+        clock.advance(10)
+        assert ctx.cancel.is_set()
+        ctx.cancel.raise_if_cancelled()
+
+    with pytest.raises(LockLostError, match="job:owner"):
+        job()
+
+
+def test_threads_of_one_process_share_the_ownership(here, store):
+    ran = []
+    barrier = threading.Barrier(8)
+    jobs = [here.on_one_instance("job")(lambda: ran.append(fencing_token())) for _ in range(8)]
+
+    def tick(job):
+        barrier.wait()
+        job()
+
+    for _ in range(20):
+        threads = [threading.Thread(target=tick, args=(job,)) for job in jobs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(ran) == 8, "nobody took the own process for another instance"
+        assert len(set(ran)) == 1
+        ran.clear()
+        here.break_lease("job:owner")
+        here._keys.owners["job:owner"]._lease._renewal.stop()
+    assert len(here._leases) <= 20
+
+
+def test_a_store_that_cannot_be_asked_is_an_error_not_a_skip(store, here):
+    job = here.on_one_instance("job")(lambda: 1)
+    store.faults["acquire"] = StoreUnavailableError("down")
+    with pytest.raises(StoreUnavailableError):
+        job()
+    store.faults.clear()
+    assert job() == 1
+    store.faults["acquire"] = StoreUnavailableError("down")
+    assert job() == 1, "the lease is still good"
+
+
+def test_a_lost_reply_makes_no_second_owner(store, here, there):
+    job = here.on_one_instance("job")(lambda: fencing_token())
+    store.faults["acquire"] = lambda number: "drop-reply"
+    with pytest.raises(StoreUnavailableError):
+        job()
+    granted = there.status("job:owner").token
+    store.faults.clear()
+    assert job() == granted
+
+
+# -- without_overlapping
+
+
+def test_runs_do_not_overlap(here, there):
+    entered = []
+
+    @here.without_overlapping("job")
+    def job(depth):
+        entered.append(depth)
+        with record_events("job-skipped") as events:
+            assert other(depth) is None
+            assert job(depth + 1) is None
+        assert [(event.key, event.reason) for event in events] == [("job", "running")] * 2
+        return "ran"
+
+    other = there.without_overlapping("job")(lambda depth: entered.append("other"))
+    assert job(0) == "ran"
+    assert entered == [0]
+    other(1)
+    assert entered == [0, "other"], "nothing is kept between runs"
+    assert here.list() == []
+
+
+def test_an_error_comes_out_and_the_run_is_over(here):
+    @here.without_overlapping("job")
+    def job():
+        raise ZeroDivisionError
+
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            job()
+
+
+# -- both
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_both_on_one_function_share_the_key(clock, here, there, order):
+    seen = []
+
+    def work():
+        seen.append((current_lease().key, fencing_token(), here.status("job").token))
+        assert here.status("job:owner") is not None
+        return "ran"
+
+    job = both_orders(here)[order](work)
+    other = both_orders(there)[order](work)
+    assert job() == "ran"
+    assert other() is None
+    assert [key for key, *_ in seen] == ["job"]
+    assert seen[0][1] == seen[0][2], "the token inside is the run's"
+    assert here.status("job") is None
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("broken", ["job", "job:owner"])
+def test_losing_either_lease_cancels_the_run(clock, here, there, order, broken):
+    def work():
+        there.break_lease(broken)
+        clock.advance(10)
+        assert current_context().cancel.is_set()
+        current_context().cancel.raise_if_cancelled()
+
+    with pytest.raises(LockLostError) as caught:
+        both_orders(here)[order](work)()
+    assert caught.value.key == broken
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("given", ["owner", "run", "none"])
+def test_the_key_of_one_is_the_key_of_both(here, order, given):
+    owner = here.on_one_instance("job" if given == "owner" else None)
+    run = here.without_overlapping("job" if given == "run" else None)
+
+    def work():
+        return sorted(info.key for info in here.list())
+
+    job = owner(run(work)) if order else run(owner(work))
+    key = "job" if given != "none" else f"{__name__}.{work.__qualname__}"
+    assert job() == [key, f"{key}:owner"]
+
+
+def test_two_keys_for_one_function_are_refused(here):
+    job = here.on_one_instance("a")(lambda: None)
+    with pytest.raises(ConfigurationError, match="'a' already, got another one, 'b'"):
+        here.without_overlapping("b")(job)
+
+
+@pytest.mark.parametrize("stage", ["on_one_instance", "without_overlapping"])
+def test_a_stage_twice_is_refused(here, stage):
+    job = getattr(here, stage)("a")(lambda: None)
+    with pytest.raises(ConfigurationError, match=f"{stage} is given twice"):
+        getattr(here, stage)("a")(job)
+
+
+def test_a_decorator_in_between_keeps_its_place(here):
+    order = []
+
+    def traced(fn):
+        @functools.wraps(fn)
+        def wrapper():
+            order.append("traced")
+            return fn()
+
+        return wrapper
+
+    inner = here.without_overlapping("job")(lambda: order.append(current_lease().key))
+    job = here.on_one_instance("outer")(traced(inner))
+    job()
+    assert order == ["traced", "job"], "functools.wraps copied the mark, and fooled nobody"
+    assert [info.key for info in here.list()] == ["outer:owner"]
+
+
+def test_jobs_of_two_locks_on_one_function_are_two_jobs(here, there):
+    inner = there.without_overlapping("job")(lambda: [info.key for info in here.list()])
+    assert here.without_overlapping("other")(inner)() == ["job", "other"]
+
+
+# -- keys
+
+
+def test_the_default_key_is_the_functions_name(here):
+    @here.without_overlapping()
+    def nightly():
+        return current_lease().key
+
+    assert nightly() == f"{__name__}.test_the_default_key_is_the_functions_name.<locals>.nightly"
+
+
+def test_two_jobs_with_one_default_key_are_refused(here, there):
+    def make(locks):
+        @locks.on_one_instance()
+        def job():
+            return "ran"
+
+        return job
+
+    first = make(here)
+    with pytest.raises(ConfigurationError, match=r"job .*make.*job has the same default key"):
+        make(here)
+    make(there)
+    assert first() == "ran"
+    here.without_overlapping("same")(lambda: 1)
+    here.without_overlapping("same")(lambda: 2)
+
+
+def test_there_is_no_default_key_in_a_script(here):
+    fn = types.FunctionType((lambda: None).__code__, {}, "nightly")
+    fn.__module__ = "__main__"
+    fn.__qualname__ = "nightly"
+    for decorator in (here.on_one_instance(), here.without_overlapping()):
+        with pytest.raises(ConfigurationError, match=r"__main__\.nightly"):
+            decorator(fn)
+    assert here.without_overlapping("k")(fn)() is None
+    with pytest.raises(ConfigurationError, match="no name of its own"):
+        here.without_overlapping()(functools.partial(print))
+
+
+def test_keys_of_other_things_are_refused(here):
+    here.on_one_instance("a")(lambda: None)
+    with pytest.raises(ConfigurationError, match="'a:owner' is the lease of another job's owner"):
+        here.without_overlapping("a:owner")(lambda: None)
+    with pytest.raises(ConfigurationError, match="lease of a job's owner"):
+        here.election("a:owner")
+    with pytest.raises(ConfigurationError, match="the key is a job's"):
+        here.election("a")
+    here.without_overlapping("b:owner")(lambda: None)
+    with pytest.raises(ConfigurationError, match="'b:owner', is the key of another job"):
+        here.on_one_instance("b")(lambda: None)
+    with here.election("c"), here.election("d:owner"):
+        with pytest.raises(ConfigurationError, match="'c' is an election's"):
+            here.without_overlapping("c")(lambda: None)
+        with pytest.raises(ConfigurationError, match="'d:owner', is an election's"):
+            here.on_one_instance("d")(lambda: None)
+        with pytest.raises(ConfigurationError, match="another election"):
+            here.election("c")
+    here.without_overlapping("c")(lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"key": ""}, "key must be"),
+        ({"key": 5}, "key must be"),
+        ({"key": print}, "key must be"),
+        ({"ttl": 0}, "ttl must be"),
+        ({"ttl": None}, "ttl must be"),
+    ],
+)
+def test_bad_options_are_refused(here, options, word):
+    for stage in (here.on_one_instance, here.without_overlapping):
+        with pytest.raises(ConfigurationError, match=word):
+            stage(**{"key": "k", **options})(lambda: None)
+    with pytest.raises(ConfigurationError, match="min_hold must be"):
+        here.on_one_instance("x", min_hold=-1)(lambda: None)
+
+
+def test_async_and_generator_functions_are_refused(here):
+    async def later():
+        pass
+
+    def lazily():
+        yield
+
+    for fn in (later, lazily, 5):
+        for stage in (here.on_one_instance, here.without_overlapping):
+            with pytest.raises(TypeError):
+                stage("k")(fn)
+
+
+def test_the_decorated_function_looks_like_itself(here):
+    @here.on_one_instance("job")
+    @here.without_overlapping("job")
+    def nightly(a: int, *, b: str = "x") -> str:
+        """Says what it does."""
+        return f"{a}{b}"
+
+    assert nightly.__name__ == "nightly"
+    assert nightly.__doc__ == "Says what it does."
+    assert nightly(1, b="y") == "1y"
+    with pytest.raises(TypeError):
+        nightly()
+
+
+def test_after_close_jobs_are_skipped(here):
+    job = here.without_overlapping("job")(lambda: 1)
+    here.close()
+    with record_events("job-skipped") as events:
+        assert job() is None
+    assert [event.reason for event in events] == ["closed"]
+
+
+def test_close_hands_the_ownership_back(clock, here, there):
+    here.on_one_instance("job", min_hold=0)(lambda: 1)()
+    here.close()
+    assert there.on_one_instance("job")(lambda: 2)() == 2
+    assert sys.getrefcount(here) > 0

@@ -1,0 +1,177 @@
+"""Jobs and elections in several real processes on one SQLite file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from pyresil.locks import Locks
+from pyresil.stores.sqlite import SQLiteLockStore
+from tests.support.processes import wait_until
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs signals")
+
+JOB = """
+    import os, sys, time
+    from pyresil import Locks, SQLiteLockStore, fencing_token
+    locks = Locks(SQLiteLockStore(sys.argv[1], timeout=20), ttl="1s")
+
+    @locks.on_one_instance("job", min_hold="100ms")
+    @locks.without_overlapping("job")
+    def job(tick):
+        print(f"ran {tick} {os.getpid()} {fencing_token()}", flush=True)
+
+    print("ready", flush=True)
+    start = float(sys.argv[2])
+    for tick in range(int(sys.argv[3])):
+        time.sleep(max(0.0, start + tick * 0.25 - time.time()))
+        job(tick)
+    time.sleep(0.5)
+"""
+
+CANDIDATE = """
+    import os, signal, sys, time
+    from pyresil import Locks, SQLiteLockStore, current_context
+    locks = Locks(SQLiteLockStore(sys.argv[1], timeout=20), ttl="1s")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+
+    def lead(lease):
+        with open(sys.argv[2], "a") as out:
+            out.write(f"{lease.token} {os.getpid()} begin {time.monotonic()}\\n")
+        try:
+            while True:
+                current_context().sleep(0.05)
+        finally:
+            with open(sys.argv[2], "a") as out:
+                out.write(f"{lease.token} {os.getpid()} end {time.monotonic()}\\n")
+
+    election = locks.election("leader", lead)
+    print("ready", flush=True)
+    while True:
+        time.sleep(1)
+"""
+
+
+def runs(processes):
+    found = []
+    for process in processes:
+        for line in process.output().splitlines():
+            if line.startswith("ran"):
+                _, tick, pid, token = line.split()
+                found.append((int(tick), int(pid), int(token)))
+    return sorted(found)
+
+
+def test_three_instances_run_every_tick_once(tmp_path, spawn):
+    path, ticks = tmp_path / "locks.db", 12
+    processes = [spawn(JOB, path, time.time() + 1.5, ticks) for _ in range(3)]
+    for process in processes:
+        assert process.wait(20) == 0, process.output()
+    found = runs(processes)
+    assert [tick for tick, *_ in found] == list(range(ticks)), found
+    assert len({pid for _, pid, _ in found}) == 1
+    tokens = [token for *_, token in found]
+    assert tokens == sorted(set(tokens))
+
+
+def test_another_instance_takes_over_from_a_killed_owner(tmp_path, spawn):
+    path, ticks = tmp_path / "locks.db", 24
+    processes = [spawn(JOB, path, time.time() + 1.5, ticks) for _ in range(2)]
+    wait_until(lambda: len(runs(processes)) >= 4, 10, "the first runs")
+    owner = runs(processes)[0][1]
+    killed, other = sorted(processes, key=lambda process: process.pid != owner)
+    killed.kill()
+    assert other.wait(20) == 0, other.output()
+    found = runs(processes)
+    ran = [tick for tick, *_ in found]
+    assert ran == sorted(set(ran)), "no tick twice"
+    by_other = [tick for tick, pid, _ in found if pid == other.pid]
+    assert by_other
+    gap = by_other[0] - max(tick for tick, pid, _ in found if pid == owner)
+    assert gap <= 8, "within one ttl and a tick, with some room for a busy machine"
+
+
+def leaders(log):
+    if not log.exists():
+        return []
+    return [line.split() for line in log.read_text().splitlines() if line.count(" ") == 3]
+
+
+def test_three_candidates_and_never_two_leaders(tmp_path, spawn):
+    path, log = tmp_path / "locks.db", tmp_path / "leaders"
+    candidates = [spawn(CANDIDATE, path, log) for _ in range(3)]
+    by_pid = {str(process.pid): process for process in candidates}
+
+    def current(after=0):
+        begun = [line for line in leaders(log) if line[2] == "begin" and int(line[0]) > after]
+        return begun[-1] if begun else None
+
+    first = wait_until(current, 10, "a first leader")
+    time.sleep(1.5)
+    assert len(leaders(log)) == 1, "it stays the leader for longer than a ttl"
+
+    killed = time.monotonic()
+    by_pid[first[1]].kill()
+    second = wait_until(lambda: current(int(first[0])), 10, "a leader after the kill")
+    assert time.monotonic() - killed < 3
+    assert second[1] != first[1]
+
+    stopped = time.monotonic()
+    assert by_pid[second[1]].stop(signal.SIGTERM) == 0, by_pid[second[1]].output()
+    third = wait_until(lambda: current(int(second[0])), 10, "a leader after the orderly end")
+    assert time.monotonic() - stopped < 2
+    assert len({first[1], second[1], third[1]}) == 3
+
+    # The third is paused for longer than the ttl; nobody else is left, so a fourth takes over, and the third steps down.
+    by_pid[third[1]].pause()
+    fourth = spawn(CANDIDATE, path, log)
+    last = wait_until(lambda: current(int(third[0])), 10, "a leader after the pause")
+    assert last[1] == str(fourth.pid)
+    by_pid[third[1]].resume()
+    wait_until(
+        lambda: [third[0], third[1], "end"] in [line[:3] for line in leaders(log)], 10, "the old leader's end"
+    )
+    assert Locks(SQLiteLockStore(path)).status("leader").token == int(last[0])
+    tokens = [int(line[0]) for line in leaders(log) if line[2] == "begin"]
+    assert tokens == sorted(set(tokens)), "one leader at a time, by token order"
+
+
+def test_gunicorn_workers_run_a_tick_once_between_them(tmp_path, new_gunicorn):
+    """A scheduler in each worker, with nothing installed but the library."""
+    ticks = tmp_path / "ticks"
+    new_gunicorn(
+        f"""
+        import os, threading, time
+        from flask import Flask
+        from pyresil import Locks, SQLiteLockStore
+
+        app = Flask(__name__)
+        locks = Locks(SQLiteLockStore({str(tmp_path / "locks.db")!r}, timeout=20), ttl="5s")
+
+        @locks.on_one_instance(key="cleanup")
+        def cleanup(tick):
+            with open({str(ticks)!r}, "a") as out:
+                out.write(f"{{tick}} {{os.getpid()}}\\n")
+
+        def schedule():
+            while True:
+                tick = int(time.time() * 4) + 1
+                time.sleep(tick / 4 - time.time())
+                cleanup(tick)
+
+        threading.Thread(target=schedule, daemon=True).start()
+
+        @app.get("/")
+        def index():
+            return str(os.getpid())
+        """,
+        workers=4,
+    )
+    wait_until(lambda: ticks.exists() and ticks.read_text().count("\n") >= 12, 20, "twelve ticks")
+    found = [line.split() for line in ticks.read_text().splitlines()]
+    numbers = [int(tick) for tick, _ in found]
+    assert numbers == sorted(set(numbers)), "every tick once"
+    assert len({pid for _, pid in found}) == 1
