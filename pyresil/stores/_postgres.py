@@ -250,12 +250,9 @@ def _execute(connection: Any, sql: str, values: dict[str, Any], deadline: float)
         if not hasattr(connection, "wait"):  # psycopg2: bounded by the server's statement_timeout alone
             cursor.execute(sql, values)
             return list(cursor.fetchall()) if cursor.description else []
-        wait = type(connection).wait
 
-        def limited(generator: Any, interval: float = 0.1, **options: Any) -> Any:
-            return wait(
-                connection, _limited(connection, generator, deadline), interval=min(interval, 0.1), **options
-            )
+        def limited(generator: Any, *_: Any, **__: Any) -> Any:
+            return _converse(connection, generator, deadline)
 
         connection.wait = limited
         try:
@@ -265,18 +262,36 @@ def _execute(connection: Any, sql: str, values: dict[str, Any], deadline: float)
             del connection.wait
 
 
-def _limited(
-    connection: Any, generator: Generator[Any, Any, Any], deadline: float
-) -> Generator[Any, Any, Any]:
-    """The driver's own conversation with the server, given up at the deadline; the connection is then of no use."""
+def _converse(connection: Any, generator: Generator[int, int, Any], deadline: float) -> Any:
+    """The driver's own conversation with the server, given up at the deadline; the connection is then of no use.
+
+    The driver's `Connection.wait` has no limit, and not every version of it tells its generator that time passed.
+    """
+    import select
+
+    poll = select.poll()  # looked up at use: gevent replaces it
+    file = connection.pgconn.socket
+    poll.register(file, 0)
     try:
         state = next(generator)
         while True:
-            ready = yield state
-            if not ready and SYSTEM.monotonic() >= deadline:
+            poll.modify(file, (select.POLLIN if state & 1 else 0) | (select.POLLOUT if state & 2 else 0))
+            events = 0
+            try:
+                left = deadline - SYSTEM.monotonic()
+                for _, found in poll.poll(max(0, int(left * 1000))):
+                    events = found
+                if not events:
+                    raise TimeoutError("no answer in time")
+            except BaseException:  # also what a signal handler raised: the answer would be the next call's
                 generator.close()
                 connection.close()
-                raise TimeoutError("no answer in time")
-            state = generator.send(ready)
+                raise
+            failed = events & ~(select.POLLIN | select.POLLOUT)  # the driver finds out what, when it reads
+            state = generator.send(
+                state
+                if failed
+                else (1 if events & select.POLLIN else 0) | (2 if events & select.POLLOUT else 0)
+            )
     except StopIteration as end:
         return end.value

@@ -383,17 +383,22 @@ def test_an_interrupted_call_leaves_no_connection_out_of_step(store, postgres_ur
 
         signal.signal(signal.SIGALRM, handler)
         hit = 0
+        def work():
+            for _ in range(10):
+                info = store.inspect("k")
+                assert info.owner == "a", info
+                assert store.inspect("free") is None
+                assert store.renew("k", "a", 60_000) is True
+
         for turn in range(200):
             try:
-                signal.setitimer(signal.ITIMER_REAL, 0.0002 + (turn % 40) * 0.0001)
-                for _ in range(10):
-                    info = store.inspect("k")
-                    assert info.owner == "a", info
-                    assert store.inspect("free") is None
-                    assert store.renew("k", "a", 60_000) is True
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.0002 + (turn % 40) * 0.0001)
+                    work()
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
             except Interrupt:
                 hit += 1
-            signal.setitimer(signal.ITIMER_REAL, 0)
         print(hit)
         """,
         postgres_url,
@@ -529,3 +534,35 @@ def test_a_reply_that_is_lost_is_asked_again(store, postgres, new_proxy, postgre
     assert proxy.replies_dropped == 3
     wait_until(lambda: isinstance(store.acquire("k", "b", 1_000), Granted))
     far.close()
+
+
+def test_gevent_greenlets_go_on_while_one_waits(store, postgres_url):
+    done = run_python(
+        """
+        from gevent import monkey; monkey.patch_all()
+        import gevent, psycopg, sys
+        from pyresil.stores.postgres import PostgresLockStore
+        store = PostgresLockStore(sys.argv[1])
+        store.acquire("k", "a", 60_000)
+        blocker = psycopg.connect(sys.argv[1])
+        blocker.execute("SELECT * FROM pyresil_locks FOR UPDATE")
+        ticks = 0
+
+        def tick():
+            global ticks
+            while True:
+                ticks += 1
+                gevent.sleep(0.01)
+
+        gevent.spawn(tick)
+        waiting = gevent.spawn(store.renew, "k", "a", 60_000)
+        gevent.sleep(0.3)
+        assert not waiting.ready()
+        blocker.commit()
+        assert waiting.get(timeout=5) is True
+        blocker.close()
+        print(ticks)
+        """,
+        postgres_url,
+    )
+    assert int(done.stdout) > 10

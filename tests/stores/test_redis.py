@@ -412,17 +412,22 @@ def test_an_interrupted_call_leaves_no_connection_out_of_step(valkey, prefix):
 
         signal.signal(signal.SIGALRM, handler)
         hit = 0
+        def work():
+            for _ in range(20):
+                info = store.inspect("k")
+                assert info.owner == "a", info
+                assert store.inspect("free") is None
+                assert store.renew("k", "a", 60_000) is True
+
         for turn in range(400):
             try:
-                signal.setitimer(signal.ITIMER_REAL, 0.00002 + (turn % 40) * 0.00001)
-                for _ in range(20):
-                    info = store.inspect("k")
-                    assert info.owner == "a", info
-                    assert store.inspect("free") is None
-                    assert store.renew("k", "a", 60_000) is True
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.00002 + (turn % 40) * 0.00001)
+                    work()
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
             except Interrupt:
                 hit += 1
-            signal.setitimer(signal.ITIMER_REAL, 0)
         print(hit)
         """,
         valkey.url,
