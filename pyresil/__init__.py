@@ -70,6 +70,10 @@ if TYPE_CHECKING:
     from pyresil.stores.base import LockStore as LockStore
     from pyresil.stores.cache import CacheStore as CacheStore
     from pyresil.stores.cache import MemoryCacheStore as MemoryCacheStore
+    from pyresil.stores.limiter import Decision as Decision
+    from pyresil.stores.limiter import LimiterStore as LimiterStore
+    from pyresil.stores.limiter import LimitSpec as LimitSpec
+    from pyresil.stores.limiter import MemoryLimiterStore as MemoryLimiterStore
     from pyresil.stores.memory import MemoryLockStore as MemoryLockStore
     from pyresil.stores.postgres import PostgresLockStore as PostgresLockStore
     from pyresil.stores.redis.locks import RedisLockStore as RedisLockStore
@@ -84,6 +88,10 @@ if TYPE_CHECKING:
     from pyresil.strategies.fallback import Fallback as Fallback
     from pyresil.strategies.hedge import Hedge as Hedge
     from pyresil.strategies.lock import Lock as Lock
+    from pyresil.strategies.rate_limit import RateDecision as RateDecision
+    from pyresil.strategies.rate_limit import RateLimit as RateLimit
+    from pyresil.strategies.rate_limit import RateLimitStats as RateLimitStats
+    from pyresil.strategies.rate_limit import Reservation as Reservation
     from pyresil.strategies.retry import Retry as Retry
     from pyresil.strategies.timeout import Timeout as Timeout
     from pyresil.strategy import Call as Call
@@ -101,6 +109,7 @@ _HOMES = {
     "pyresil.policy": ("Policy",),
     "pyresil._bound": ("BoundPolicy",),
     "pyresil._execution": ("Execution", "Attempt"),
+    "pyresil.strategies.rate_limit": ("RateLimit", "RateDecision", "RateLimitStats", "Reservation"),
     "pyresil.strategies.retry": ("Retry",),
     "pyresil._engine.backoff": ("Backoff", "Exponential", "Constant", "Linear", "Decorrelated"),
     "pyresil._engine.budget": ("RetryBudget",),
@@ -122,6 +131,7 @@ _HOMES = {
     "pyresil.strategy": ("Strategy", "Guard", "Stepper", "Call"),
     "pyresil.stores.backend": ("connect", "Backend"),
     "pyresil.stores.base": ("LockStore", "Granted", "Held", "LockInfo"),
+    "pyresil.stores.limiter": ("LimiterStore", "MemoryLimiterStore", "LimitSpec", "Decision"),
     "pyresil.stores.memory": ("MemoryLockStore",),
     "pyresil.stores.postgres": ("PostgresLockStore",),
     "pyresil.stores.redis.locks": ("RedisLockStore",),

@@ -47,9 +47,31 @@ class Rules:
         self.failure_rate = failure_rate
         self.slow_rate = slow_rate
 
+    @classmethod
+    def of(
+        cls,
+        calls: int | None,
+        span: float | None,
+        minimum_calls: int,
+        failure_rate: float,
+        slow_rate: float,
+    ) -> Rules:
+        """The rules made last, where they are the same: breakers of one kind, one for each host say, share them."""
+        global _latest
+        given = (calls, span, minimum_calls, failure_rate, slow_rate)
+        rules = _latest
+        if rules is None or given != (
+            rules.calls, rules.span, rules.minimum_calls, rules.failure_rate, rules.slow_rate,
+        ):  # fmt: skip
+            rules = _latest = cls(*given)
+        return rules
+
     def window(self) -> Window:
         """An empty window."""
         return CountWindow(self) if self.span is None else TimeWindow(self)
+
+
+_latest: Rules | None = None
 
 
 class CountWindow:
@@ -63,10 +85,6 @@ class CountWindow:
     """
 
     __slots__ = ("calls", "calm", "failures", "position", "ring", "rules", "slow")
-
-    #: For the hot path of time windows, which adds a good call itself before this time.
-    end: Final = _BIRTH
-    own: int
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -132,9 +150,6 @@ class TimeWindow:
     __slots__ = (
         "calls", "end", "failures", "number", "own", "own_failures", "own_slow", "past", "rules", "slow", "width",
     )  # fmt: skip
-
-    #: Every call has to be recorded: see `CountWindow.calm`.
-    calm: Final = False
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules

@@ -170,7 +170,7 @@ def _is_own_limit(error: PyresilError) -> bool:
     view = current_app.view_functions.get(request.endpoint or "")
     policy = None if view is None or not isinstance(error, RateLimitedError) else policy_of(view)
     return policy is not None and any(
-        strategy.kind == "rate_limit" and strategy.name == getattr(error, "name", None)
+        strategy.kind == "rate limit" and strategy.name == getattr(error, "name", None)
         for strategy in policy.strategies
     )
 

@@ -11,8 +11,9 @@ from pyresil._validate import Checker
 from pyresil.clock import Clock
 from pyresil.errors import CircuitOpenError, report_exception
 from pyresil.events import CircuitRejected, emit
-from pyresil.outcome import PLAIN, Failure, Judge, Success
+from pyresil.outcome import Failure, Judge, Success
 from pyresil.strategies.circuit_breaker.control import CircuitControl
+from pyresil.strategies.circuit_breaker.paths import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,10 @@ __all__ = ["CircuitBreaker"]
 _MOST_CALLS = 1_000_000
 #: The length of a break where ``open_for`` is a function that has not given one yet, in seconds.
 _FIRST_BREAK = 30.0
+
+
+#: The default verdicts, shared by all breakers without rules of their own.
+_JUDGE = Judge(None, None, Checker("circuit breaker"))
 
 
 class _Default(int):
@@ -123,7 +128,7 @@ class CircuitBreaker(CircuitControl):
                     "minimum_calls", f"at most window ({calls}), or it would never open", minimum_calls
                 )
             minimum = calls
-        rules = Rules(
+        rules = Rules.of(
             calls,
             span,
             int(minimum),
@@ -140,7 +145,8 @@ class CircuitBreaker(CircuitControl):
         if share is not None:
             check.fault("share", "None: shared circuits are not available yet", share)
         self._health_check = check.function("health_check", health_check)
-        self._judge = Judge(handle, handle_result, check)
+        default = handle is None and handle_result is None
+        self._judge = _JUDGE if default else Judge(handle, handle_result, check)
         check.instance("clock", clock, Clock, "a Clock or None")
         check.done()
         if health_check is not None:
@@ -148,61 +154,8 @@ class CircuitBreaker(CircuitControl):
         super().__init__(name, Circuit(rules, permits, needed, break_for, timeout), computed, clock)
 
     def compile(self, inner: Run, clock: Clock) -> Run:
-        """The closed circuit inline; everything else is `_guarded`.
-
-        The circuit object stays the same for the life of the breaker, also in a forked child, and its state is read anew with
-        every call.
-        """
-        circuit = self._circuit
-        plain: frozenset[type] = PLAIN if self._judge.default_values else frozenset()
-        limit = self._slow_call
-        if limit is not None or circuit.rules.span is not None:
-            return self._compile_timed(inner, plain, float("inf") if limit is None else limit)
-
-        def run(ctx: Context) -> Any:
-            window = circuit.window
-            if window is None:
-                return self._guarded(inner, ctx)
-            try:
-                value = inner(ctx)
-            except Exception as error:
-                self._raised(ctx, window, error, 0.0)
-                raise
-            # One more success in a window that is full of them is the same window, so it is not recorded.
-            if window.calm and value.__class__ in plain:
-                return value
-            self._returned(ctx, window, value, 0.0)
-            return value
-
-        return run
-
-    def _compile_timed(self, inner: Run, plain: frozenset[type], limit: float) -> Run:
-        """As `compile`, where calls are timed."""
-        circuit = self._circuit
-
-        def run(ctx: Context) -> Any:
-            window = circuit.window
-            if window is None:
-                return self._guarded(inner, ctx)
-            begun = self._now()
-            try:
-                value = inner(ctx)
-            except Exception as error:
-                self._raised(ctx, window, error, begun)
-                raise
-            ended = self._now()
-            if value.__class__ in plain and ended - begun <= limit:
-                if window.calm:
-                    return value
-                if ended < window.end and not window.failures and not window.slow:
-                    # `TimeWindow.record` of a good call, which opens nothing where all are good; no call in between.
-                    window.calls += 1
-                    window.own += 1
-                    return value
-            self._returned(ctx, window, value, begun)
-            return value
-
-        return run
+        """See `Strategy.compile`: the closed circuit inline, everything else is `_guarded`."""
+        return compiled(self, inner)
 
     def enter(self, ctx: Context) -> Ticket:
         """Admit the execution.

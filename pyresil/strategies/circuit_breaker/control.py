@@ -83,7 +83,6 @@ class CircuitControl(Guard[Never], Forkable):
         self._open_for = open_for
         self._outbox: Outbox | None = None
         self._last: LastFailure | None = None
-        self._watch_forks()
 
     def _adopt(self, clock: Clock) -> None:
         super()._adopt(clock)
@@ -190,6 +189,8 @@ class CircuitControl(Guard[Never], Forkable):
             if self._outbox is None:
                 self._outbox = fresh
             outbox = self._outbox
+            # Until its first transition there is nothing in it that a forked child must drop.
+            self._watch_forks()
         return Post(outbox.pending.append, (self._tell, Transition(policy)))
 
     def _announce(self) -> None:

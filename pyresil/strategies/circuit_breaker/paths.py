@@ -1,0 +1,102 @@
+"""The compiled form of a circuit breaker: the closed circuit inline, one function for each kind of window.
+
+Everything that is not plainly good goes to the breaker's methods. The circuit object stays the same for the life of the
+breaker, also in a forked child, and its state is read anew with every call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyresil.outcome import PLAIN
+
+if TYPE_CHECKING:
+    from pyresil.context import Context
+    from pyresil.strategies.circuit_breaker.breaker import CircuitBreaker
+    from pyresil.strategy import Run
+
+_NONE: frozenset[type] = frozenset()
+
+
+def compiled(breaker: CircuitBreaker, inner: Run) -> Run:
+    """The breaker around ``inner``."""
+    # Values of these types need not be judged.
+    plain: frozenset[type] = PLAIN if breaker._judge.default_values else _NONE
+    if breaker._circuit.rules.span is not None:
+        return _by_time(breaker, inner, plain)
+    if breaker._slow_call is not None:
+        return _by_count_timed(breaker, inner, plain, breaker._slow_call)
+    circuit = breaker._circuit
+
+    def run(ctx: Context) -> Any:
+        window: Any = circuit.window  # the kind of window that this function is for
+        if window is None:
+            return breaker._guarded(inner, ctx)
+        try:
+            value = inner(ctx)
+        except Exception as error:
+            breaker._raised(ctx, window, error, 0.0)
+            raise
+        # One more success in a window that is full of them is the same window, so it is not recorded.
+        if window.calm and value.__class__ in plain:
+            return value
+        breaker._returned(ctx, window, value, 0.0)
+        return value
+
+    return run
+
+
+def _by_count_timed(breaker: CircuitBreaker, inner: Run, plain: frozenset[type], limit: float) -> Run:
+    circuit = breaker._circuit
+
+    def run(ctx: Context) -> Any:
+        window: Any = circuit.window  # the kind of window that this function is for
+        if window is None:
+            return breaker._guarded(inner, ctx)
+        now = breaker._now
+        begun = now()
+        try:
+            value = inner(ctx)
+        except Exception as error:
+            breaker._raised(ctx, window, error, begun)
+            raise
+        if now() - begun <= limit and window.calm and value.__class__ in plain:
+            return value
+        breaker._returned(ctx, window, value, begun)
+        return value
+
+    return run
+
+
+def _by_time(breaker: CircuitBreaker, inner: Run, plain: frozenset[type]) -> Run:
+    circuit = breaker._circuit
+    timed = breaker._slow_call is not None
+    limit = breaker._slow_call or 0.0
+
+    def run(ctx: Context) -> Any:
+        window: Any = circuit.window  # the kind of window that this function is for
+        if window is None:
+            return breaker._guarded(inner, ctx)
+        now = breaker._now
+        begun = now() if timed else 0.0
+        try:
+            value = inner(ctx)
+        except Exception as error:
+            breaker._raised(ctx, window, error, begun)
+            raise
+        ended = now()
+        if (
+            value.__class__ in plain
+            and (not timed or ended - begun <= limit)
+            and ended < window.end
+            and not window.failures
+            and not window.slow
+        ):
+            # `TimeWindow.record` of a good call among good ones, which opens nothing; nothing is called here.
+            window.calls += 1
+            window.own += 1
+            return value
+        breaker._returned(ctx, window, value, begun)
+        return value
+
+    return run

@@ -1,0 +1,75 @@
+"""The compiled forms of a rate limit."""
+
+# ruff: noqa: PLR1730 - max() is a call, and within a stretch nothing may be called
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyresil.outcome import Failure, Success
+
+if TYPE_CHECKING:
+    from pyresil.context import Context
+    from pyresil.strategies.rate_limit.limiter import RateLimit
+    from pyresil.strategy import Run
+
+
+def compiled(limit: RateLimit, inner: Run, plain: bool) -> Run:
+    """The limit around ``inner``; ``plain``: one weight for all calls, no partitions and no other conditions."""
+    if plain:
+        return _sliding(limit, inner) if limit._spec.algorithm == "sliding-window" else _plain(limit, inner)
+    return _admitted(limit, inner) if limit._drains is None else _draining(limit, inner)
+
+
+def _sliding(limit: RateLimit, inner: Run) -> Run:
+    weight, permits = limit._weight, limit._spec.permits
+
+    def run(ctx: Context) -> Any:
+        local = limit._local
+        if local is not None:
+            state: Any = local.whole
+            now = limit._now()
+            # `SlidingWindow.take`, inline.
+            if now < state.turn and state.total + weight <= permits:
+                state.total += weight
+                if now > state.last:
+                    state.last = now
+                return inner(ctx)
+        limit._acquire(ctx, None, weight)
+        return inner(ctx)
+
+    return run
+
+
+def _plain(limit: RateLimit, inner: Run) -> Run:
+    weight = limit._weight
+
+    def run(ctx: Context) -> Any:
+        local = limit._local
+        if local is None or not local.whole.take(weight, limit._now()):
+            limit._acquire(ctx, None, weight)
+        return inner(ctx)
+
+    return run
+
+
+def _admitted(limit: RateLimit, inner: Run) -> Run:
+    def run(ctx: Context) -> Any:
+        limit._admit(ctx)
+        return inner(ctx)
+
+    return run
+
+
+def _draining(limit: RateLimit, inner: Run) -> Run:
+    def run(ctx: Context) -> Any:
+        key = limit._admit(ctx)
+        try:
+            value = inner(ctx)
+        except Exception as error:
+            limit.exit(ctx, key, Failure(error))
+            raise
+        limit.exit(ctx, key, Success(value))
+        return value
+
+    return run
