@@ -37,18 +37,16 @@ def main(arguments: list[str] | None = None) -> int:
 def _main(words: list[str]) -> int:
     _open_standard_files()
     from pyresil.cli import _report
-    from pyresil.cli._options import UsageError
+    from pyresil.cli._options import HelpRequested, UsageError
 
     try:
         return _dispatch(words)
     except UsageError as error:
         _report.write(2, f"pyresil-lock: {_report.clean(error)}\n")
         return _report.USAGE
-    except SystemExit as end:
-        # argparse printed a --help.
-        if sys.stdout is not None:
-            sys.stdout.flush()
-        return end.code if isinstance(end.code, int) else 0
+    except HelpRequested as request:
+        _print(str(request))
+        return 0
 
 
 def _dispatch(words: list[str]) -> int:
@@ -58,8 +56,9 @@ def _dispatch(words: list[str]) -> int:
         raise _options.UsageError("name a command, such as run; see pyresil-lock --help")
     name, *rest = words
     if name in ("--help", "-h", "help"):
-        _print(_options.main_help())
-        return 0
+        from pyresil.cli._help import main_help
+
+        raise _options.HelpRequested(main_help())
     if name == "--version":
         from pyresil import __version__
 
@@ -69,6 +68,18 @@ def _dispatch(words: list[str]) -> int:
         from pyresil.cli._run import run
 
         return run(_options.read_settings(_text.RUN, rest))
+    if name == "lead":
+        from pyresil.cli._lead import lead
+
+        return lead(_options.read_settings(_text.LEAD, rest))
+    if name == "doctor":
+        from pyresil.cli._doctor import doctor
+
+        return doctor(rest)
+    if name in ("completion", "manual"):
+        from pyresil.cli import _manual
+
+        return {"completion": _manual.completion, "manual": _manual.manual}[name](rest)
     if name in ("status", "list", "release"):
         from pyresil.cli import _inspect
 

@@ -62,6 +62,7 @@ class Claim:
         self.holder: Held | None = None
         self.error: Exception | None = None
         self._give_up_at = 0.0
+        self._patient = False
         self._asked_at = 0.0
         self._pause = _FIRST_PAUSE
         self._delay = _FIRST_PAUSE
@@ -69,9 +70,16 @@ class Claim:
         self._renewing = False
         self._drop_at: float | None = None
 
-    def ask(self, now: float, wait: float) -> None:
-        """Begin to acquire, and go on trying for ``wait`` seconds while the key is held."""
+    def ask(self, now: float, wait: float, *, patient: bool = False) -> None:
+        """Begin to acquire, and go on trying for ``wait`` seconds while the key is held.
+
+        Args:
+            now: The time.
+            wait: Seconds; infinity for ever.
+            patient: Go on, too, while the store is out of reach from the start.
+        """
         self._give_up_at = now + wait
+        self._patient = patient
         self._try(now)
 
     def _try(self, now: float) -> None:
@@ -104,8 +112,8 @@ class Claim:
         if answer.error is not None:
             self.error = answer.error
             # Down from the start is final; while we wait, it may come back.
-            patient = isinstance(answer.error, StoreUnavailableError) and self.holder is not None
-            if patient and now < self._give_up_at:
+            known = self._patient or self.holder is not None
+            if known and isinstance(answer.error, StoreUnavailableError) and now < self._give_up_at:
                 self._wait(now)
             else:
                 self.state = "failed"
@@ -165,6 +173,8 @@ class Claim:
             When to call again, or None while only an answer can change anything.
         """
         if self.state == "asking":
+            if self._patient:
+                return None
             if now < self._asked_at + _ASK_LIMIT:
                 return self._asked_at + _ASK_LIMIT
             self.error = StoreUnavailableError(f"the store did not answer for {_ASK_LIMIT:g} s")

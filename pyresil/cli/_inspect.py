@@ -7,7 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from pyresil.cli import _report, _text
-from pyresil.cli._options import UsageError, key_fault, read_options
+from pyresil.cli._options import UsageError, check_key, read_options
 from pyresil.cli._report import clean
 from pyresil.cli._store import meaning, open_store, store_url
 from pyresil.clock import SYSTEM
@@ -24,25 +24,25 @@ _INTERVAL = 2.0
 
 def status(words: list[str]) -> int:
     """Who holds a key."""
-    found = read_options(_text.STATUS, words, "KEY")
-    key = _key(found["positional"])
+    found = read_options(_text.STATUS, words)
+    key = check_key(_text.STATUS, found["positional"] or "", "KEY")
 
     def work(store: LockStore) -> str:
         info = store.inspect(key)
-        if found["format"] == "json":
+        if found.get("format") == "json":
             return _json(_record(info) if info else {"key": key, "held": False})
         return f"{clean(key)}: {_sentence(info)}"
 
-    return _with_store(found["store"], lambda store: _print(work(store)))
+    return _with_store(found.get("store"), lambda store: _print(work(store)))
 
 
 def listing(words: list[str]) -> int:
     """All held keys, once or again and again."""
-    found = read_options(_text.LIST, words, "[PREFIX]")
-    prefix = str(found["positional"] or "")
+    found = read_options(_text.LIST, words)
+    prefix = found["positional"] or ""
     if prefix:
-        _key(prefix)
-    as_json = found["format"] == "json"
+        check_key(_text.LIST, prefix, "PREFIX")
+    as_json = found.get("format") == "json"
 
     def once(store: LockStore) -> str:
         infos = store.scan(prefix)
@@ -54,14 +54,14 @@ def listing(words: list[str]) -> int:
             SYSTEM.sleep(_INTERVAL)
         return 0
 
-    return _with_store(found["store"], watch if found["watch"] else lambda store: _print(once(store)))
+    return _with_store(found.get("store"), watch if "watch" in found else lambda store: _print(once(store)))
 
 
 def release(words: list[str]) -> int:
     """Free a key by force."""
-    found = read_options(_text.RELEASE, words, "KEY")
-    key = _key(found["positional"])
-    if not found["force"]:
+    found = read_options(_text.RELEASE, words)
+    key = check_key(_text.RELEASE, found["positional"] or "", "KEY")
+    if "force" not in found:
         raise UsageError(
             f"{key!r} may belong to a command that still runs: add --force if you know that it does not"
         )
@@ -70,23 +70,16 @@ def release(words: list[str]) -> int:
         was_held = store.force_release(key)
         return _print(f"{clean(key)}: {'released' if was_held else 'was free'}")
 
-    return _with_store(found["store"], work)
-
-
-def _key(key: object) -> str:
-    fault = key_fault(str(key), "KEY")
-    if fault:
-        raise UsageError(fault)
-    return str(key)
+    return _with_store(found.get("store"), work)
 
 
 def _print(text: str) -> int:
     return 0 if _report.write(1, text + "\n") else 1
 
 
-def _with_store(option: object, work: Callable[[LockStore], int]) -> int:
+def _with_store(option: str | None, work: Callable[[LockStore], int]) -> int:
     """What ``work`` returns; an error of the store is one line and its status."""
-    url = store_url(option if isinstance(option, str) else None, os.environ)
+    url = store_url(option, os.environ)
     # The usual end of --watch; and a store that hangs must not hold anybody.
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:

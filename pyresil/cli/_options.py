@@ -1,13 +1,18 @@
-"""Reading the command line: every fault of it in one line, and nothing guessed."""
+"""Reading the command line: every fault of it in one line, and nothing guessed.
+
+Not argparse: with the translations that it looks up it costs a fifth of the whole start, and it guesses (`-1` is an option,
+the last of two values wins). The options of a command are the table in `_text`.
+"""
 
 from __future__ import annotations
 
-import argparse
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
-from pyresil.cli import _text
 from pyresil.durations import seconds
 from pyresil.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyresil.cli._text import Command, Option
 
 #: A lease that is renewed every third of it; below this a busy machine alone would lose it.
 _TTL_FLOOR = 0.5
@@ -17,12 +22,14 @@ class UsageError(Exception):
     """The command line is wrong; the text is one line that says what to do."""
 
 
-class Settings(NamedTuple):
+class HelpRequested(Exception):  # noqa: N818 - not an error
+    """--help was given; the text is what to print."""
+
+
+class Settings:
     """What `run` and `lead` were asked for; durations in seconds."""
 
-    command: list[str]
-    key: str
-    store: str | None
+    # No NamedTuple: evaluating the annotations of so many fields would cost half a millisecond of every start.
     ttl: float = 30.0
     wait: float = 0.0
     min_hold: float = 0.0
@@ -36,110 +43,98 @@ class Settings(NamedTuple):
     verbose: bool = False
     json: bool = False
 
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see {self.prog} --help")
-
-
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """Keeps our line breaks, and the options' column narrow."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=22)
+    def __init__(self, command: list[str], key: str, store: str | None, values: dict[str, object]) -> None:
+        self.command = command
+        self.key = key
+        self.store = store
+        for name, value in values.items():
+            setattr(self, name, value)
 
 
-def _wrapped(text: str) -> str:
-    from textwrap import fill
+class Words(NamedTuple):
+    """A command line taken apart.
 
-    return fill(text, 78)
+    Attributes:
+        values: Value of each option that was given, by its name without the dashes; of a switch the empty string.
+        positional: What is no option.
+        faults: What is wrong.
+    """
+
+    values: dict[str, str]
+    positional: list[str]
+    faults: list[str]
 
 
-def _examples(command: _text.Command) -> str:
-    lines = [f"  # {what}\n  {line}" for what, line in command.examples]
-    return "examples:\n" + "\n".join(lines)
+def take_apart(command: Command, words: list[str]) -> Words:
+    """Options and the rest.
 
+    Raises:
+        HelpRequested: --help is among the options.
+    """
+    options = {option.flag: option for option in command.options}
+    found = Words({}, [], [])
+    ahead = iter(words)
+    for word in ahead:
+        if word in ("--help", "-h"):
+            from pyresil.cli._help import help_of
 
-def _statuses() -> str:
-    return "exit status:\n" + "\n".join(f"  {status:<14} {text}" for status, text in _text.STATUSES)
-
-
-def parser_of(command: _text.Command, *, full: bool) -> argparse.ArgumentParser:
-    """The parser of one subcommand; ``full`` with all that only --help shows."""
-    parser = _Parser(
-        prog=f"pyresil-lock {command.name}",
-        usage=_usage(command) if full else None,
-        description="\n\n".join(
-            map(_wrapped, (f"{command.summary.capitalize()}.", *_text.paragraphs(command.text)))
-        )
-        if full
-        else None,
-        epilog="\n\n".join([_examples(command), *map(_wrapped, _text.paragraphs(_text.ABOUT)), _statuses()])
-        if full
-        else None,
-        formatter_class=_Help,
-        allow_abbrev=False,
-    )
-    for option in command.options:
-        if option.value:
-            choices = option.kind.split("|") if "|" in option.kind else None
-            parser.add_argument(option.flag, metavar=option.value, help=option.text, choices=choices)
+            raise HelpRequested(help_of(command))
+        if word == "--":
+            found.positional.extend(ahead)
+        elif word.startswith("-") and word != "-":
+            flag, equals, value = word.partition("=")
+            option = options.get(flag)
+            if option is None:
+                found.faults.append(f"there is no option {flag!r}")
+                continue
+            given: str | None = value if equals else None
+            if option.value and given is None:
+                given = next(ahead, None)
+                if given is None or given in options or given == "--":
+                    found.faults.append(f"{flag} needs a value ({option.value})")
+                    if given is not None:
+                        ahead = iter([given, *ahead])
+                    continue
+            _take(found, option, given)
         else:
-            parser.add_argument(option.flag, action="store_true", help=option.text)
-    return parser
+            found.positional.append(word)
+    return found
 
 
-def _usage(command: _text.Command) -> str:
-    words = [f"pyresil-lock {command.name}"]
-    for option in command.options:
-        shown = f"{option.flag} {option.value}".strip()
-        words.append(shown if option.flag == "--key" else f"[{shown}]")
-    from textwrap import fill
-
-    words.append(command.positional)
-    # Breaks only between options: their own blanks are hidden from the wrapping.
-    glued = " ".join(word.replace(" ", "\0") for word in words if word)
-    return fill(glued, 78, subsequent_indent="    ", break_long_words=False).replace("\0", " ")
-
-
-def main_help() -> str:
-    """What `pyresil-lock --help` says."""
-    width = max(len(command.name) for command in _text.COMMANDS)
-    return "\n".join(
-        [
-            "usage: pyresil-lock COMMAND [OPTION…]",
-            "",
-            _wrapped(_text.SUMMARY.capitalize() + "."),
-            "",
-            "commands (each has --help):",
-            *(f"  {command.name:<{width}}  {command.summary}" for command in _text.COMMANDS),
-            "",
-            "examples:",
-            *(f"  # {what}\n  {line}" for c in _text.COMMANDS[:4] for what, line in c.examples[:1]),
-            "",
-            *("\n".join([_wrapped(text), ""]) for text in _text.paragraphs(_text.ABOUT)),
-            _statuses(),
-            "",
-        ]
-    )
+def _take(found: Words, option: Option, value: str | None) -> None:
+    flag = option.flag
+    name = flag[2:].replace("-", "_")
+    choices = option.kind.split("|") if "|" in option.kind else []
+    if name in found.values:
+        found.faults.append(f"{flag} was given twice")
+    elif not option.value and value is not None:
+        found.faults.append(f"{flag} takes no value, got {value!r}")
+    elif choices and value not in choices:
+        found.faults.append(f"{flag} must be {' or '.join(choices)}, got {value!r}")
+    else:
+        found.values[name] = value or ""
 
 
-def read_settings(command: _text.Command, words: list[str]) -> Settings:
+def refuse(command: Command, faults: list[str]) -> None:
+    """Raise one `UsageError` with all faults, if there are any."""
+    if faults:
+        raise UsageError(f"{'; '.join(faults)}; see pyresil-lock {command.name} --help")
+
+
+def read_settings(command: Command, words: list[str]) -> Settings:
     """The settings of `run` or `lead`.
 
     Raises:
         UsageError: Something is wrong; all of it in one line.
-        SystemExit: --help was asked for and printed.
+        HelpRequested: --help is among the options.
     """
-    before, dashes, after = _split(words)
-    full = "--help" in before or "-h" in before
-    if not dashes and not full:
-        raise UsageError(
-            f"put -- before the command to run: {_text_of_use(command)}; see pyresil-lock {command.name} --help"
-        )
-    parser = parser_of(command, full=full)
-    found = vars(parser.parse_args(before))
-    faults: list[str] = []
+    at = words.index("--") if "--" in words else len(words)
+    given, positional, faults = take_apart(command, words[:at])
+    after = words[at + 1 :]
+    if at == len(words):
+        refuse(command, [*faults, f"put -- before the command to run: {_use(command)}"])
+    if positional:
+        faults.append(f"{positional[0]!r} is no option: put the command behind --: {_use(command)}")
     if not after or not after[0]:
         faults.append("name the command to run after --")
     elif any("\0" in word for word in after):
@@ -147,59 +142,69 @@ def read_settings(command: _text.Command, words: list[str]) -> Settings:
     values: dict[str, object] = {}
     for option in command.options:
         name = option.flag[2:].replace("-", "_")
-        text = found[name]
-        if text is None or option.kind not in ("duration", "status"):
-            continue
-        try:
-            values[name] = _status(text) if option.kind == "status" else _duration(name, text)
-        except ValueError as error:
-            faults.append(f"{option.flag} {error}")
-    faults += _key_faults(found["key"])
-    if found.get("busy_ok"):
-        if found["busy_exit"] is not None:
-            faults.append("--busy-ok and --busy-exit exclude each other")
+        if name in given and option.kind in ("duration", "status"):
+            try:
+                text = given[name]
+                values[name] = _status(text) if option.kind == "status" else _duration(name, text)
+            except ValueError as error:
+                faults.append(f"{option.flag} {error}")
+    key = given.get("key")
+    if key is not None:
+        faults += _key_faults(key, "--key")
+    elif not any(fault.startswith("--key ") for fault in faults):
+        faults.append("--key is missing: name the lock")
+    for one, other in (("busy_ok", "busy_exit"), ("quiet", "verbose")):
+        if one in given and other in given:
+            flags = f"--{one} and --{other}".replace("_", "-")
+            faults.append(f"{flags} exclude each other")
+    if "busy_ok" in given:
         values["busy_exit"] = 0
-    if found["quiet"] and found["verbose"]:
-        faults.append("--quiet and --verbose exclude each other")
-    if faults:
-        raise UsageError(f"{'; '.join(faults)}; see pyresil-lock {command.name} --help")
-    return Settings(
-        command=after,
-        key=found["key"],
-        store=found["store"],
-        quiet=found["quiet"],
-        verbose=found["verbose"],
-        json=found["log_format"] == "json",
-        **values,  # type: ignore[arg-type]  # read by the kind of each option
-    )
+    refuse(command, faults)
+    for switch in ("quiet", "verbose"):
+        values[switch] = switch in given
+    values["json"] = given.get("log_format") == "json"
+    return Settings(after, key or "", given.get("store"), values)
 
 
-def _split(words: list[str]) -> tuple[list[str], bool, list[str]]:
-    if "--" not in words:
-        return words, False, []
-    at = words.index("--")
-    return words[:at], True, words[at + 1 :]
-
-
-def _text_of_use(command: _text.Command) -> str:
+def _use(command: Command) -> str:
     return f"pyresil-lock {command.name} --key K {command.positional}"
 
 
-def _key_faults(key: str | None) -> list[str]:
-    if key is None:
-        return ["--key is missing: name the lock"]
-    return [fault] if (fault := key_fault(key, "--key")) else []
+def read_options(command: Command, words: list[str]) -> dict[str, str | None]:
+    """The options of a command without a command of its own, and what stands beside them as ``positional``.
+
+    Raises:
+        UsageError: Something is wrong; all of it in one line.
+        HelpRequested: --help is among the options.
+    """
+    given, positional, faults = take_apart(command, words)
+    wanted = command.positional
+    if len(positional) > bool(wanted):
+        faults.append(f"{positional[bool(wanted)]!r} is too much")
+    if wanted and not wanted.startswith("[") and not positional:
+        faults.append(f"{wanted} is missing")
+    refuse(command, faults)
+    return {**given, "positional": positional[0] if positional else None}
 
 
-def key_fault(key: str, field: str) -> str:
-    """What is wrong with a key, or the empty string."""
+def check_key(command: Command, key: str, field: str) -> str:
+    """The key, where a store takes it.
+
+    Raises:
+        UsageError: No store does.
+    """
+    refuse(command, _key_faults(key, field))
+    return key
+
+
+def _key_faults(key: str, field: str) -> list[str]:
     from pyresil.stores.base import check_key
 
     try:
         check_key(key, field)
     except ConfigurationError as error:
-        return str(error).removeprefix("lock: ")
-    return ""
+        return [str(error).removeprefix("lock: ")]
+    return []
 
 
 def _duration(name: str, text: str) -> float:
@@ -223,25 +228,6 @@ def _duration(name: str, text: str) -> float:
 
 
 def _status(text: str) -> int:
-    if text.isascii() and text.isdecimal() and int(text) <= 255:
+    if text.isascii() and text.isdecimal() and len(text) <= 3 and int(text) <= 255:
         return int(text)
     raise ValueError(f"must be an exit status from 0 to 255, got {text!r}")
-
-
-def read_options(command: _text.Command, words: list[str], positional: str) -> dict[str, str | bool | None]:
-    """The options of a command without a command of its own.
-
-    Args:
-        command: Which one.
-        words: Its arguments.
-        positional: Name of what stands beside the options; in brackets where it may be missing, empty for none.
-
-    Raises:
-        UsageError: Something is wrong.
-        SystemExit: --help was asked for and printed.
-    """
-    parser = parser_of(command, full="--help" in words or "-h" in words)
-    if positional:
-        optional = positional.startswith("[")
-        parser.add_argument("positional", metavar=positional.strip("[]"), nargs="?" if optional else None)
-    return vars(parser.parse_args(words))

@@ -23,6 +23,18 @@ def run(settings: Settings) -> int:
     Returns:
         The exit status, as the manual's table says.
     """
+    supervisor = opened(settings)
+    if supervisor is None:
+        return _report.NOT_EXECUTABLE
+    try:
+        status = _acquire(supervisor)
+        return _hold(supervisor) if status is None else status
+    finally:
+        supervisor.close()
+
+
+def opened(settings: Settings) -> Supervisor | None:
+    """A supervisor with its guard; None where the system refuses another process, which was said."""
     url = store_url(settings.store, os.environ)
     report = Reporter(
         quiet=settings.quiet,
@@ -35,12 +47,8 @@ def run(settings: Settings) -> int:
         supervisor.open()
     except OSError as error:
         report.say(ERROR, "not-started", f"no process can be started: {error}; the command did not run")
-        return _report.NOT_EXECUTABLE
-    try:
-        status = _acquire(supervisor)
-        return _hold(supervisor) if status is None else status
-    finally:
-        supervisor.close()
+        return None
+    return supervisor
 
 
 def _acquire(supervisor: Supervisor) -> int | None:

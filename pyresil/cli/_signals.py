@@ -16,7 +16,8 @@ ENDING = frozenset(FORWARDED[:4])
 #: Stops that a terminal sends.
 TERMINAL_STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
-_OURS = (*FORWARDED, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD)
+#: What the wrapper's main thread takes.
+CAUGHT = (*FORWARDED, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD)
 #: What a command may inherit as ignored from whoever started us: `nohup`, or a shell that runs it in the background.
 _INHERITABLE = (*FORWARDED, *TERMINAL_STOPS)
 #: What Python itself, or this command, sets to "ignored" and the command must not inherit.
@@ -42,7 +43,7 @@ class Signals:
             number for number in _INHERITABLE if signal.getsignal(number) == signal.SIG_IGN
         )
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        for number in _OURS:
+        for number in CAUGHT:
             if number not in self.ignored:
                 signal.signal(number, _noted)
         # Giving a terminal to the command is done from the background.
@@ -64,7 +65,7 @@ class Signals:
         self.reader, self._writer = os.pipe()
         for fd in (self.reader, self._writer):
             os.set_blocking(fd, False)
-        for ignored in {*_OURS, *_INHERITABLE, signal.SIGPIPE} - {wake, signal.SIGCHLD}:
+        for ignored in {*CAUGHT, *_INHERITABLE, signal.SIGPIPE} - {wake, signal.SIGCHLD}:
             signal.signal(ignored, signal.SIG_IGN)
         signal.signal(wake, _noted)
         signal.signal(signal.SIGCHLD, _noted)

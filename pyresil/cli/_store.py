@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from pyresil.cli._report import UNAVAILABLE, USAGE
@@ -13,33 +12,14 @@ if TYPE_CHECKING:
 
     from pyresil.stores.base import LockStore
 
-#: Names the store where --store does not.
-VARIABLE = "PYRESIL_STORE"
-
-
-def default_path(environment: Mapping[str, str]) -> str:
-    """The SQLite file that is used where nothing else is named: one for each user."""
-    state = environment.get("XDG_STATE_HOME")
-    # The specification of these folders says that a relative path is to be ignored.
-    if not state or not state.startswith("/"):
-        if os.geteuid() == 0:
-            state = "/var/lib"
-        else:
-            home = os.path.expanduser("~")  # noqa: PTH111 - pathlib costs 5 ms of import
-            state = f"{home}/.local/state"
-    return f"{state}/pyresil/locks.db"
-
 
 def store_url(option: str | None, environment: Mapping[str, str]) -> str:
     """The URL of the store: the option's, else the environment's, else the default file's."""
     if option is not None:
         return option
-    named = environment.get(VARIABLE)
-    if named:
-        return named
-    return "sqlite:///" + default_path(environment).replace("%", "%25").replace("?", "%3F").replace(
-        "#", "%23"
-    )
+    from pyresil.stores._default import default_url
+
+    return default_url(environment)
 
 
 def open_store(url: str) -> LockStore:

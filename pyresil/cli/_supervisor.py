@@ -62,7 +62,10 @@ class Supervisor:
         self.busy = False
         #: Signals that asked for an end and were passed on to the command.
         self.passed_on: set[int] = set()
+        #: Whether processes were left that KILL did not end.
         self.stuck = False
+        #: Whether the command could be started.
+        self.ran = False
 
     def fresh_claim(self) -> Claim:
         """A lease that was not asked for yet."""
@@ -150,6 +153,7 @@ class Supervisor:
         self.status = None
         self.busy = True
         self.stuck = False
+        self.ran = True
         self.passed_on.clear()
         self._stopped = self._resuming = self._stop_passed_on = False
         self._terminal = Terminal() if self._terminal is None else self._terminal
@@ -170,7 +174,7 @@ class Supervisor:
         self.chain.start(environment, foreground=foreground)
 
     def _not_started(self, number: int, phase: str) -> None:
-        self.busy = False
+        self.busy = self.ran = False
         missing = phase == "exec" and number in (ENOENT, ENOTDIR)
         self.status = _report.NOT_FOUND if missing else _report.NOT_EXECUTABLE
         name = self.settings.command[0]
@@ -182,7 +186,7 @@ class Supervisor:
         self.status = 128 + number if how == "signal" else number
         if self._terminal is not None:
             self._terminal.take_back(self._group)
-        words = f"killed by signal {number}" if how == "signal" else f"ended with status {number}"
+        words = f"was killed by signal {number}" if how == "signal" else f"ended with status {number}"
         self.report.say(DETAIL, "ended", f"the command {words}", status=self.status)
 
     @property

@@ -46,6 +46,15 @@ class Command(NamedTuple):
     examples: tuple[tuple[str, str], ...]
 
 
+def synopsis(command: Command) -> list[str]:
+    """The words of a usage line, after the command's name."""
+    words = []
+    for option in command.options:
+        shown = f"{option.flag} {option.value}".strip()
+        words.append(shown if option.flag == "--key" else f"[{shown}]")
+    return [*words, command.positional] if command.positional else words
+
+
 _KEY = Option("--key", "K", "the name of the lock: 1 to 500 characters; one running command for each")
 _TTL = Option(
     "--ttl",
@@ -213,8 +222,8 @@ MANUAL = Command(
     "manual",
     "print the manual page",
     "",
-    "In the language of man(7).",
-    (),
+    "For man(1), or as the reference page of the documentation.",
+    (Option("--format", "FORMAT", "man or markdown (man)", "man|markdown"),),
     (("read it", "pyresil-lock manual | man -l -"),),
 )
 COMMANDS = (RUN, LEAD, STATUS, LIST, RELEASE, DOCTOR, COMPLETION, MANUAL)

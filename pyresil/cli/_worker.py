@@ -7,11 +7,11 @@ import signal
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyresil.cli._signals import CAUGHT
 from pyresil.clock import SYSTEM
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from queue import SimpleQueue
 
     from pyresil.stores.base import LockStore
 
@@ -42,8 +42,11 @@ class Worker:
     def __init__(self, connect: Callable[[], LockStore]) -> None:
         self._connect = connect
         self._store: LockStore | None = None
-        self._jobs: SimpleQueue[tuple[str, Callable[[LockStore], object]]] | None = None
+        self._started = False
+        self._jobs: deque[tuple[str, Callable[[LockStore], object]]] = deque()
         self._answers: deque[Answer] = deque()
+        # Pipes both ways: the main loop polls its end, and the thread waits on its own without importing `queue`.
+        self._wake_reader, self._wake_writer = os.pipe()
         self.reader, self._writer = os.pipe()
         os.set_blocking(self.reader, False)
         #: Jobs that were given and have not been answered.
@@ -51,13 +54,18 @@ class Worker:
 
     def give(self, job: str, work: Callable[[LockStore], object]) -> None:
         """Have ``work`` done; its `Answer` comes out of `take`."""
-        if self._jobs is None:
-            from queue import SimpleQueue
-
-            self._jobs = SimpleQueue()
-            SYSTEM.spawn(self._serve, "pyresil-lock-store")
+        if not self._started:
+            self._started = True
+            # The thread inherits this mask: the signals go to the main thread, so that one which stops the process has done
+            # so when the main thread goes on.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
+            try:
+                SYSTEM.spawn(self._serve, "pyresil-lock-store")
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self.outstanding += 1
-        self._jobs.put((job, work))
+        self._jobs.append((job, work))
+        os.write(self._wake_writer, b".")
 
     def take(self) -> list[Answer]:
         """The answers since the last call; call it when `reader` is readable."""
@@ -72,12 +80,8 @@ class Worker:
         return found
 
     def _serve(self) -> None:
-        # All signals go to the main thread: one that stops the process must have done so when the main thread goes on.
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        jobs = self._jobs
-        assert jobs is not None
-        while True:
-            job, work = jobs.get()
+        while os.read(self._wake_reader, 1):
+            job, work = self._jobs.popleft()
             sent = SYSTEM.boottime()
             try:
                 if self._store is None:

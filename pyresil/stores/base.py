@@ -158,6 +158,14 @@ class LockStore(ABC):
         """
         return False
 
+    def diagnose(self, *, timeout: float | None = None) -> list[tuple[str, str, str]]:
+        """What there is to say about how the store is set up, for ``pyresil-lock doctor``.
+
+        Returns:
+            Triples of ``"ok"``, ``"warning"`` or ``"error"``, what was looked at in a word or two, and a sentence.
+        """
+        return []
+
     def close(self) -> None:  # noqa: B027 - a store may have nothing to close
         """Close what the store opened itself. It opens it again when it is used again."""
 

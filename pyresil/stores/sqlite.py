@@ -7,6 +7,7 @@ boot is free.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from pyresil._validate import Checker
@@ -33,7 +34,6 @@ from pyresil.stores.base import (
 )
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
 
     from pyresil.clock import Clock
@@ -265,6 +265,19 @@ class SQLiteLockStore(LockStore):
             self.prune(timeout=0.05)
         except StoreError:
             pass  # housekeeping: the next one does it
+
+    def diagnose(self, *, timeout: float | None = None) -> list[tuple[str, str, str]]:
+        """Who may write to the file, and whether the disk has room."""
+        self.scan(timeout=timeout)  # opens it, and makes it where it is missing
+        found = os.stat(self.path)  # noqa: PTH116 - pathlib costs 5 ms of import
+        mode = found.st_mode & 0o777
+        loose = "warning" if mode & 0o002 else "ok"
+        room = os.statvfs(self.path)
+        free = room.f_bavail * room.f_frsize // 2**20
+        return [
+            (loose, "file", f"{self.path} belongs to user {found.st_uid}, mode {mode:04o}"),
+            ("warning" if free < 16 else "ok", "disk", f"{free} MiB free"),
+        ]
 
     def close(self) -> None:
         """Close the connections that are idle; the store opens new ones when it is used again."""

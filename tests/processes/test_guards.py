@@ -282,3 +282,84 @@ def test_gevent_that_patches_after_the_policies_were_made():
         """
     )
     assert done.stdout.strip() == "[1, 1] 5"
+
+
+def test_a_hedge_under_signals_forks_and_at_exit():
+    done = run_python(
+        HANDLERS
+        + """
+import os, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+from pyresil import CancelledError, Hedge, Policy, current_context
+
+class Interrupted(BaseException):
+    pass
+
+# A handler that raises ends the wait, and the copies are told.
+hedge = Hedge("50ms")
+policy = Policy(hedge)
+go, tokens = threading.Event(), []
+
+def stuck():
+    tokens.append(current_context().cancel)
+    go.wait(20)
+
+def raises(*_):
+    raise Interrupted
+
+signal.signal(signal.SIGALRM, raises)
+signal.setitimer(signal.ITIMER_REAL, 0.3)
+try:
+    policy.call(stuck)
+except Interrupted:
+    print("left", len(tokens), [token.is_set() for token in tokens], len(hedge._losers.stuck))
+
+# A handler that hedges in the middle of a hedge.
+counts = [0]
+
+def hedges(*_):
+    assert policy.call(lambda: 5) == 5
+    counts[0] += 1
+
+signal.signal(signal.SIGALRM, hedges)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+end = time.monotonic() + 0.7
+while time.monotonic() < end:
+    assert policy.call(lambda: 7) == 7
+stop()
+print("nested", counts[0] > 10)
+
+# A child has no losers and no workers, and can hedge.
+child = os.fork()
+if child == 0:
+    code = 1
+    try:
+        assert not hedge._losers.stuck
+        assert policy.call(lambda: 7) == 7
+        slow = [0.3, 0.0]
+        assert Policy(Hedge("20ms")).call(lambda: time.sleep(slow.pop(0)) or 8) == 8
+        code = 0
+    finally:
+        os._exit(code)
+print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+# The stuck copies do not hold up the exit.
+"""
+    )
+    assert done.stdout.splitlines() == ["left 2 [True, True] 2", "nested True", "child 0"]
+    assert done.stderr == ""
+
+
+def test_a_hedge_under_gevent():
+    done = run_python(
+        """
+        from gevent import monkey
+        monkey.patch_all()
+        import gevent, time
+        from pyresil import Hedge, Policy
+
+        slow = [3.0, 0.0]
+        begun = time.monotonic()
+        print(Policy(Hedge("20ms")).call(lambda: gevent.sleep(slow.pop(0)) or "second"), time.monotonic() - begun < 2)
+        """
+    )
+    assert done.stdout.split() == ["second", "True"]

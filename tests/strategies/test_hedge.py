@@ -317,11 +317,26 @@ def test_a_percentile_waits_for_enough_observations_and_then_hedges():
         caller.join(5)
         return len(copies.contexts)
 
-    assert call(sleeps(1)) == 1
-    for _ in range(60):
+    latencies = policy.strategies[0]._latencies
+    for _ in range(9):
         assert call(sleeps(0.1)) == 1
+    assert latencies.value() is None
+    for _ in range(60):
+        latencies.record(0.2)
+    assert latencies.value() == 0.2
+    assert call(sleeps(0.1)) == 1
     assert call(sleeps(0.9), sleeps(0.9)) == 2
-    assert policy.strategies[0]._latencies.value() == pytest.approx(0.1, abs=0.01)
+    assert latencies._count == 9 + 60 + 2
+    assert latencies.value() == 0.2
+
+
+def test_a_first_copy_that_lost_counts_with_the_time_it_had_taken():
+    """Else the percentile would sink with every hedge."""
+    hedge = Hedge("p50")
+    for _ in range(10):
+        hedge._latencies.record(0.02)
+    assert Policy(hedge).call(Copies(sleeps(30), sleeps(0.1, "second"))) == "second"
+    assert hedge._latencies._ring[-1] > 0.1
 
 
 def test_losers_that_heed_no_cancel_are_bounded(monkeypatch):

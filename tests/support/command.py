@@ -22,6 +22,8 @@ class LockCommand:
         folder: Where the file, outputs and marker files go.
     """
 
+    command = tuple(COMMAND)
+
     def __init__(self, folder: pathlib.Path):
         self.folder = folder
         self.file = folder / "locks.db"
@@ -35,7 +37,7 @@ class LockCommand:
     def __call__(self, *words, env=None, timeout=30, **options):
         """Runs it to its end; a `CompletedProcess` with text."""
         return subprocess.run(
-            [*COMMAND, *map(str, words)],
+            [*self.command, *map(str, words)],
             env=self.env(env),
             timeout=timeout,
             capture_output=True,
@@ -56,7 +58,7 @@ class LockCommand:
 
     def spawn(self, *words, env=None, **options):
         process = subprocess.Popen(
-            [*COMMAND, *map(str, words)],
+            [*self.command, *map(str, words)],
             env=self.env(env),
             cwd=self.folder,
             stdin=options.pop("stdin", subprocess.DEVNULL),

@@ -172,6 +172,13 @@ class RedisLockStore(LockStore):
             ):
                 return True
 
+    def diagnose(self, *, timeout: float | None = None) -> list[tuple[str, str, str]]:
+        """Eviction, persistence and replication of the server (of one node, in a cluster)."""
+        from pyresil.stores.redis._diagnose import diagnose
+
+        limit = check_timeout(timeout, self._link.timeout)
+        return diagnose(lambda words: self._link.command(self._key("doctor"), words, limit))
+
     def _run(self, name: str, keys: tuple[bytes, ...], args: tuple[Any, ...], timeout: float | None) -> Any:
         return self._link.run(name, keys, args, check_timeout(timeout, self._link.timeout))
 

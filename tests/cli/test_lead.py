@@ -1,0 +1,162 @@
+"""`pyresil-lock lead`: one host runs the command, the others wait, and it goes on there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import time
+
+import pytest
+
+from tests.support.processes import wait_until
+
+# Says which of the leaders runs it, and waits without starting a process.
+SCRIPT = 'echo "$NAME $PYRESIL_LOCK_TOKEN" >> log; read line < pipe'
+
+
+@pytest.fixture
+def leads(lock):
+    """`leads(name, *words, script=…)` starts one contender."""
+
+    def start(name, *words, script=SCRIPT):
+        return lock.spawn(
+            "lead",
+            "--key",
+            "k",
+            "--ttl",
+            "1s",
+            "--grace",
+            "0.5s",
+            *words,
+            "--",
+            "sh",
+            "-c",
+            script,
+            env={"NAME": name},
+        )
+
+    os.mkfifo(lock.folder / "pipe")
+    return start
+
+
+def log(lock):
+    path = lock.folder / "log"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [(line.split()[0], int(line.split()[1])) for line in lines]
+
+
+def test_one_leads_and_the_next_takes_over_with_a_grown_token(lock, leads):
+    first = leads("a")
+    wait_until(lambda: log(lock), 10, "the first leader")
+    second = leads("b")
+    time.sleep(1.5)
+    assert [name for name, _ in log(lock)] == ["a"]
+    first.terminate()
+    assert first.wait(10) == 143
+    wait_until(lambda: len(log(lock)) == 2, 10, "the second leader")
+    (_, old), (name, new) = log(lock)
+    assert name == "b"
+    assert new > old
+    second.terminate()
+    assert second.wait(10) == 143
+    assert lock.processes() == set()
+    assert lock.token() is None
+
+
+def test_a_killed_leader_is_replaced_within_its_ttl(lock, leads):
+    first = leads("a")
+    wait_until(lambda: log(lock), 10, "the first leader")
+    leads("b")
+    time.sleep(0.5)
+    first.kill()
+    killed = time.monotonic()
+    wait_until(lambda: len(log(lock)) == 2, 10, "the second leader")
+    assert time.monotonic() - killed < 4.0
+
+
+def test_a_command_that_ends_is_started_again_under_the_same_lease(lock, leads):
+    leader = leads("a", script='echo "$NAME $PYRESIL_LOCK_TOKEN" >> log; exit 3')
+    wait_until(lambda: len(log(lock)) >= 3, 15, "two more starts")
+    leader.terminate()
+    assert leader.wait(10) == 143
+    assert len({token for _, token in log(lock)}) == 1
+    assert "started again" in leader.stderr.read()
+
+
+def test_a_leader_that_loses_the_lease_ends_the_command_and_follows(lock, leads):
+    leader = leads("a")
+    wait_until(lambda: log(lock), 10, "the leader")
+    token = lock.steal()
+    wait_until(lambda: len(lock.processes()) == 2, 10, "the end of the command: wrapper and guard stay")
+    assert leader.poll() is None
+    from pyresil.stores.sqlite import SQLiteLockStore
+
+    with SQLiteLockStore(lock.file) as store:
+        assert store.release("k", "thief")
+    wait_until(lambda: len(log(lock)) == 2, 10, "the leader's return")
+    assert log(lock)[1][1] > token
+    leader.send_signal(signal.SIGINT)
+    assert leader.wait(10) == 130
+
+
+def test_a_store_that_fails_later_is_waited_for(lock, leads):
+    leader = leads("a")
+    wait_until(lambda: log(lock), 10, "the leader")
+    with contextlib.closing(sqlite3.connect(lock.file, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        wait_until(lambda: len(lock.processes()) == 2, 10, "the end of the command")
+        time.sleep(1.0)
+        assert leader.poll() is None
+        db.execute("ROLLBACK")
+    wait_until(lambda: len(log(lock)) == 2, 20, "the leader's return")
+
+
+def test_a_store_that_fails_from_the_start_is_69(lock, leads):
+    lock.file.mkdir()
+    leader = leads("a")
+    assert leader.wait(10) == 69
+    assert log(lock) == []
+
+
+def test_a_command_that_cannot_be_started_ends_it(lock):
+    done = lock("lead", "--key", "k", "--", "./missing")
+    assert done.returncode == 127
+    assert lock.token() is None
+
+
+def test_the_commands_own_status_after_term_is_passed_on(lock, leads):
+    leader = leads("a", script="trap 'exit 0' TERM; echo a 1 >> log; read line < pipe")
+    wait_until(lambda: log(lock), 10, "the leader")
+    leader.terminate()
+    assert leader.wait(10) == 0
+    assert lock.token() is None
+
+
+def test_hup_is_a_reload_for_a_command_that_takes_it_and_an_end_for_another(lock, leads):
+    script = "trap 'echo a 2 >> log' HUP; sleep 60 & echo a 1 >> log; wait; wait"
+    leader = leads("a", script=script)
+    wait_until(lambda: log(lock), 10, "the leader")
+    leader.send_signal(signal.SIGUSR1)  # ends the shell, which does not take it: it is started again
+    wait_until(lambda: len(log(lock)) == 2, 15, "the restart")
+    leader.terminate()
+    assert leader.wait(10) == 143
+    other = leads("b")
+    wait_until(lambda: len(log(lock)) == 3, 15, "the other leader")
+    other.send_signal(signal.SIGHUP)
+    assert other.wait(10) == 129
+
+
+def test_a_follower_ends_at_once_when_told(lock, leads):
+    leads("a")
+    wait_until(lambda: log(lock), 10, "the leader")
+    follower = leads("b")
+    time.sleep(1.0)
+    follower.send_signal(signal.SIGUSR1)
+    follower.send_signal(signal.SIGHUP)
+    time.sleep(0.5)
+    assert follower.poll() is None, "a reload is not for a follower"
+    follower.terminate()
+    assert follower.wait(5) == 143
+    assert [name for name, _ in log(lock)] == ["a"]

@@ -1,0 +1,244 @@
+"""Job control: the command as a person at a terminal knows it."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shutil
+import sys
+import textwrap
+import time
+
+import pytest
+
+from tests.support.command import COMMAND
+from tests.support.processes import state_of
+from tests.support.terminal import PROMPT, Terminal
+
+pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+
+RUN = " ".join(COMMAND) + " run --key k"
+
+
+@pytest.fixture
+def terminal(lock):
+    made = Terminal(lock.env(), lock.folder)
+    # Short lines: a terminal breaks long ones.
+    made.run(f"run='{RUN}'")
+    yield made
+    made.close()
+
+
+def script(lock, name, code):
+    """A Python script in the folder; how to start it."""
+    (lock.folder / name).write_text(textwrap.dedent(code), encoding="utf-8")
+    return f"{sys.executable} {name}"
+
+
+def test_the_command_reads_the_terminal(terminal):
+    terminal.type("$run -- sh -c 'echo ask; read x; echo got:$x'\n")
+    terminal.expect(r"\r\nask\r\n")
+    terminal.type("hello\n")
+    terminal.expect(r"got:hello\r\n")
+    terminal.expect(PROMPT)
+    assert "rc=0" in terminal.run("echo rc=$?")
+
+
+def test_the_shell_has_the_terminal_back_afterwards(terminal):
+    terminal.run("$run -- true")
+    terminal.type("read answer; echo read:$answer\n")
+    time.sleep(0.2)
+    terminal.type("again\n")
+    terminal.expect(r"read:again\r\n")
+
+
+def test_ctrl_c_reaches_the_command_once(lock, terminal):
+    counter = script(
+        lock,
+        "counter.py",
+        """
+        import signal, sys, time
+        got = []
+        signal.signal(signal.SIGINT, lambda *_: got.append(1))
+        print("counting", flush=True)
+        end = time.monotonic() + 30
+        while not got and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        print("interrupts:", len(got), flush=True)
+        sys.exit(7)
+        """,
+    )
+    terminal.type(f"$run -- {counter}\n")
+    terminal.expect(r"\r\ncounting")
+    terminal.type("\x03")
+    terminal.expect(r"interrupts: 1\r\n")
+    terminal.expect(PROMPT)
+    assert "rc=7" in terminal.run("echo rc=$?")
+
+
+def test_ctrl_c_ends_a_command_that_does_not_care(lock, terminal):
+    terminal.type("$run -- sh -c 'echo here; sleep 60'\n")
+    terminal.expect(r"here\r\n")
+    time.sleep(0.3)  # a shell in the middle of a vfork() loses it, under any parent
+    terminal.type("\x03")
+    terminal.expect(PROMPT)
+    assert "rc=130" in terminal.run("echo rc=$?")
+    assert lock.token() is None
+
+
+def test_ctrl_z_stops_the_job_and_fg_continues_it_under_a_renewed_lease(lock, terminal):
+    terminal.type("$run --ttl 30s -- sh -c 'echo $$ > pid; echo here; read x; echo got:$x'\n")
+    terminal.expect(r"here\r\n")
+    token = lock.token()
+    before = terminal.stop_job()
+    assert "Stopped" in before
+    command = int((lock.folder / "pid").read_text(encoding="utf-8"))
+    assert state_of(command) == "T"
+    left = remaining(lock)
+    time.sleep(1.0)
+    assert remaining(lock) < left - 0.8, "a stopped wrapper renews nothing"
+    terminal.type("fg\n")
+    time.sleep(0.5)
+    terminal.type("more\n")
+    terminal.expect(r"got:more\r\n")
+    terminal.expect(PROMPT)
+    assert "rc=0" in terminal.run("echo rc=$?")
+    assert token is not None
+
+
+def remaining(lock):
+    from pyresil.stores.sqlite import SQLiteLockStore
+
+    with SQLiteLockStore(lock.file) as store:
+        return store.inspect("k").remaining_ms / 1000.0
+
+
+def test_the_lease_is_renewed_before_the_command_continues(lock, terminal):
+    looker = script(
+        lock,
+        "looker.py",
+        f"""
+        import os, signal, sys, time
+        sys.path.insert(0, {str(pathlib.Path(lock.env()["PYTHONPATH"]))!r})
+        from pyresil.stores.sqlite import SQLiteLockStore
+        store = SQLiteLockStore({str(lock.file)!r})
+        print("here", flush=True)
+        before = time.monotonic()
+        while time.monotonic() - before < 1.0:   # notices a pause
+            before = time.monotonic()
+            time.sleep(0.01)
+        print("left:", store.inspect("k").remaining_ms, flush=True)
+        """,
+    )
+    terminal.type(f"$run --ttl 20s -- {looker}\n")
+    terminal.expect(r"\r\nhere")
+    terminal.stop_job()
+    time.sleep(2.0)
+    terminal.type("fg\n")
+    _, match = terminal.expect(r"left: (\d+)\r\n")
+    assert int(match[1]) > 19_000
+
+
+def test_a_job_that_was_stopped_past_its_ttl_has_lost_the_lease(lock, terminal):
+    terminal.type("$run --ttl 1s -- sh -c 'echo here; sleep 60'\n")
+    terminal.expect(r"here\r\n")
+    terminal.stop_job()
+    time.sleep(1.6)
+    assert lock.run("--", "true").returncode == 0, "the key is free"
+    out = terminal.run("fg")
+    assert "lost" in out
+    assert "rc=76" in terminal.run("echo rc=$?")
+
+
+def test_a_background_start_runs_and_may_be_brought_to_the_foreground(terminal):
+    terminal.type("$run -- sh -c 'echo here; read x; echo got:$x' &\n")
+    terminal.expect(r"here\r\n")
+    time.sleep(0.7)
+    assert re.search(r"Stopped|tty", terminal.run("jobs"))
+    terminal.type("fg\n")
+    time.sleep(0.5)
+    terminal.type("front\n")
+    terminal.expect(r"got:front\r\n")
+    terminal.expect(PROMPT)
+    assert "rc=0" in terminal.run("echo rc=$?")
+
+
+def test_a_background_job_that_needs_no_terminal_ends_by_itself(terminal):
+    terminal.run("$run -- sh -c 'sleep 0.3; exit 4' &")
+    assert "rc=4" in terminal.run("wait $!; echo rc=$?")
+
+
+def test_bg_lets_a_stopped_job_go_on_in_the_background(lock, terminal):
+    terminal.type("$run --ttl 20s -- sh -c 'echo here; sleep 1; echo done > done'\n")
+    terminal.expect(r"here\r\n")
+    terminal.stop_job()
+    terminal.run("bg")
+    assert lock.file_written("done") == "done\n"
+
+
+def test_a_pipeline_shares_the_terminal(terminal):
+    terminal.type("$run -- sh -c 'echo here; read x < /dev/tty; echo got:$x' | tr a-z A-Z\n")
+    terminal.expect(r"\r\nHERE\r\n")
+    time.sleep(0.3)
+    terminal.type("piped\n")
+    terminal.expect(r"GOT:PIPED\r\n")
+    terminal.expect(PROMPT)
+    assert "rc=0" in terminal.run("echo rc=${PIPESTATUS[0]}")
+
+
+def test_ctrl_c_in_a_pipeline_reaches_the_command_once(lock, terminal):
+    counter = script(
+        lock,
+        "counter.py",
+        """
+        import signal, sys, time
+        got = []
+        signal.signal(signal.SIGINT, lambda *_: got.append(1))
+        print("counting", flush=True)
+        end = time.monotonic() + 30
+        while not got and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        open("count", "w").write(str(len(got)))
+        """,
+    )
+    terminal.type(f"$run -- {counter} | cat\n")
+    terminal.expect(r"\r\ncounting")
+    terminal.type("\x03")
+    terminal.expect(PROMPT)
+    assert lock.file_written("count") == "1"
+
+
+def test_ctrl_z_in_a_pipeline_stops_and_fg_continues_it(lock, terminal):
+    terminal.type("$run -- sh -c 'echo $$ > pid; echo here; sleep 1; echo on' | cat\n")
+    terminal.expect(r"here\r\n")
+    before = terminal.stop_job()
+    assert "Stopped" in before
+    assert state_of(int((lock.folder / "pid").read_text(encoding="utf-8"))) == "T"
+    terminal.type("fg\n")
+    terminal.expect(r"\r\non\r\n")
+    terminal.expect(PROMPT)
+
+
+def test_inside_a_script_at_a_terminal(lock, terminal):
+    (lock.folder / "job.sh").write_text(
+        f"{RUN} -- sh -c 'echo ask; read x; echo got:$x'\necho rc=$?\n", encoding="utf-8"
+    )
+    terminal.type("sh job.sh\n")
+    terminal.expect(r"\r\nask\r\n")
+    before = terminal.stop_job()
+    assert "Stopped" in before
+    terminal.type("fg\n")
+    time.sleep(0.5)
+    terminal.type("script\n")
+    terminal.expect(r"got:script\r\nrc=0\r\n")
+
+
+def test_a_terminal_that_hangs_up_leaves_nothing(lock):
+    made = Terminal(lock.env(), lock.folder)
+    made.run(f"run='{RUN}'")
+    made.type("$run --ttl 1s -- sh -c 'echo here; sleep 60 & sleep 60'\n")
+    made.expect(r"\r\nhere\r\n")
+    made.close()
+    lock.wait_gone(10)
