@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from benchmarks.rows import calls, process, rejections, servers
+from benchmarks.rows import calls, http, process, rejections, servers
 
-ALL = (*calls.ROWS, *rejections.ROWS, *process.ROWS, *servers.ROWS)
+ALL = (*calls.ROWS, *rejections.ROWS, *process.ROWS, *servers.ROWS, *http.ROWS)

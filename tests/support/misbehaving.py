@@ -6,6 +6,7 @@
 - `/hang`: reads the request and says nothing; `/drip-headers`, `/drip-length`, `/drip-chunked`, `/drip-close`: a byte every
   20 ms; `/endless`: 10^12 bytes as fast as they are taken; `/upload`: reads the head of the request and no byte of its body;
 - `/flaky?key=K&fail=N&status=S`: status S for the first N requests of a key, then 200;
+- `/quotes`, `/orders`, `/export`: the service of the documentation's examples;
 - `/seen`: what it saw as JSON: requests by path, connections closed by the client while they were served.
 """
 
@@ -15,6 +16,7 @@ import collections
 import contextlib
 import json
 import pathlib
+import select
 import socket
 import ssl
 import sys
@@ -167,6 +169,15 @@ class Exchange:
     def do_headers(self):
         self.reply(200, json.dumps(self.headers).encode(), Content_Type="application/json")
 
+    def do_quotes(self):
+        self.reply(200, b"[1, 2]", Content_Type="application/json")
+
+    def do_orders(self):
+        self.reply(200, b"[]" if self.method == "GET" else self.sent, Content_Type="application/json")
+
+    def do_export(self):
+        self.reply(200, BIG)
+
     def do_status(self):
         after = {"Retry_After": self.query["after"]} if "after" in self.query else {}
         self.reply(int(self.path.rpartition("/")[2]), b"status", **after)
@@ -259,13 +270,17 @@ def serve(conn, context=None):
                 return
 
 
-def pump(source, target):
-    with contextlib.suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-    for end in (source, target):
-        with contextlib.suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
+def relay(client, server):
+    """Passes bytes both ways until one side ends; in one thread, since a TLS socket is not for two."""
+    sides = {client: server, server: client}
+    while True:
+        buffered = [side for side in sides if isinstance(side, ssl.SSLSocket) and side.pending()]
+        readable = buffered or select.select(list(sides), [], [], 60)[0]
+        for side in readable:
+            data = side.recv(65536)
+            if not data:
+                return
+            sides[side].sendall(data)
 
 
 def serve_proxy(conn, how):
@@ -287,15 +302,19 @@ def serve_proxy(conn, how):
             host, _, port = target.decode().rpartition(":")
             with socket.create_connection((host, int(port))) as server:
                 write(conn, b"HTTP/1.1 200 Connection established\r\n\r\n")
-                threading.Thread(target=pump, args=(server, conn), daemon=True).start()
-                pump(conn, server)
+                relay(conn, server)
             return
         parts = urlsplit(target.decode())
         with socket.create_connection((parts.hostname, parts.port)) as server:
             path = parts.path + (f"?{parts.query}" if parts.query else "")
             server.sendall(b" ".join((method, path.encode(), rest)))
-            threading.Thread(target=pump, args=(server, conn), daemon=True).start()
-            pump(conn, server)
+            relay(conn, server)
+
+
+def serve_tls_proxy(conn, context):
+    """A good proxy that is spoken to by TLS."""
+    with contextlib.suppress(OSError), conn:
+        serve_proxy(context.wrap_socket(conn, server_side=True), "good")
 
 
 def listen(handler, *args, backlog=128):
@@ -332,6 +351,7 @@ def main(folder):
         "https": listen(serve, context),
         "silent": listen(wait_for_close_quietly),
         "backlog": backlog,
+        "proxy-tls": listen(serve_tls_proxy, context),
         **{f"proxy-{how}": listen(serve_proxy, how) for how in ("good", "hang", "drip")},
     }
     partial = folder / "ports.part"

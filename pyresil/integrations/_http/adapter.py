@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from requests.adapters import HTTPAdapter
-from urllib3.exceptions import EmptyPoolError
+from urllib3.exceptions import EmptyPoolError, TimeoutStateError
 from urllib3.util.timeout import Timeout as Urllib3Timeout
 
 from pyresil.durations import seconds
@@ -73,10 +73,13 @@ def limits_of(timeout: Any) -> Limits:
     if timeout is None:
         return _UNLIMITED
     if isinstance(timeout, Urllib3Timeout):
+        try:
+            after = timeout.read_timeout
+        except TimeoutStateError:  # it has a total only, whose clock does not run yet
+            after = None
         # A timeout that was not given is a default of the class here, and no number.
-        parts = (timeout.total, timeout.connect_timeout, timeout.read_timeout)
-        total, connect, after = (part if isinstance(part, (int, float)) else None for part in parts)
-        return Limits(total, connect, after)
+        parts = (timeout.total, timeout.connect_timeout, after)
+        return Limits(*(part if isinstance(part, (int, float)) else None for part in parts))
     if isinstance(timeout, tuple):
         if len(timeout) != 2:
             raise ConfigurationError(

@@ -144,7 +144,7 @@ class Budget:
 
     def error(self, request: Any, phase: str) -> BaseException:
         """What a call raises in place of `Stop`: of a cancel its reason, where that is an exception."""
-        subject = f"{request.method} {_without_secrets(request.url)}"
+        subject = subject_of(request)
         failed: RequestTimeoutError | RequestCancelledError
         for token in self.tokens:
             if token._cancelled:
@@ -168,13 +168,13 @@ class Budget:
         return failed
 
 
-def _without_secrets(url: str) -> str:
-    """A URL for messages: without user, password, query and fragment."""
-    head, _, _ = url.partition("?")
+def subject_of(request: Any) -> str:
+    """Method and URL of a request, for messages: without user, password, query and fragment."""
+    head, _, _ = str(request.url).partition("?")
     head, _, _ = head.partition("#")
     scheme, mark, rest = head.partition("://")
     authority, slash, path = rest.partition("/")
-    return f"{scheme}{mark}{authority.rpartition('@')[2]}{slash}{path}"
+    return f"{request.method} {scheme}{mark}{authority.rpartition('@')[2]}{slash}{path}"
 
 
 def current_budget(limit: float | None, outer: Budget | None = None) -> Budget | None:

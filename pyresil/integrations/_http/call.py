@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyresil._watchdog import call_later
 from pyresil.clock import SYSTEM
 from pyresil.integrations._http.budget import Hook, Stop
+from pyresil.integrations._http.errors import UNSENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +94,7 @@ class Call:
     ) -> None:
         self.budget = budget
         self.request = request
-        self.phase = "before anything was sent"
+        self.phase = UNSENT
         self.cut: Cut | None = None
         self.stopped = False
         self._later = later

@@ -15,6 +15,10 @@ def _told(text: str, subject: str | None, phase: str | None) -> str:
     return f"{subject}: {text} {phase}" if phase else f"{subject}: {text}"
 
 
+#: The phase of a call whose budget was spent before it began.
+UNSENT = "before anything was sent"
+
+
 class RequestTimeoutError(TimeoutExceededError, requests.Timeout):
     """The time of a call was up: a `TimeoutExceededError` that is a ``requests.Timeout`` too.
 
@@ -53,3 +57,15 @@ class RequestCancelledError(CancelledError, requests.RequestException):
 
     def __str__(self) -> str:
         return _told(super().__str__(), self.subject, self.phase)
+
+
+def about_request(error: TimeoutExceededError | CancelledError, request: Any, subject: str) -> Any:
+    """The error of requests' own kind for one that a strategy raised, while it waited between or before attempts."""
+    told: RequestTimeoutError | RequestCancelledError
+    if isinstance(error, TimeoutExceededError):
+        told = RequestTimeoutError(error.limit, error.policy)
+        told.deadline = error.deadline
+    else:
+        told = RequestCancelledError(error.reason, error.policy)
+    told.subject, told.request = subject, request
+    return told

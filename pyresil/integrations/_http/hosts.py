@@ -6,10 +6,13 @@ import itertools
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import requests
+
 from pyresil._validate import Checker
 from pyresil.context import current_context
-from pyresil.errors import ConfigurationError
-from pyresil.integrations._http.budget import Budget
+from pyresil.errors import CancelledError, ConfigurationError, TimeoutExceededError
+from pyresil.integrations._http.budget import Budget, subject_of
+from pyresil.integrations._http.errors import UNSENT, about_request
 from pyresil.integrations._http.rules import (
     KeyInUse,
     KeyInUseIsFailure,
@@ -95,7 +98,7 @@ class HostPolicies:
         """
         ctx = current_context()
         if ctx is not None and ctx.cancel.is_set():
-            raise Budget((ctx.cancel,)).error(request, "before anything was sent")
+            raise Budget((ctx.cancel,)).error(request, UNSENT)
         key = self._key(request)
         entry = self._common or self._entry(key)
         again = may_repeat(request, self._header)
@@ -301,6 +304,10 @@ class _Execution:
             local = carried.error
         except KeyInUse as in_use:
             answer = in_use.answer
+        except (TimeoutExceededError, CancelledError) as error:
+            if isinstance(error, requests.RequestException):
+                raise
+            raise about_request(error, self._request, subject_of(self._request)) from error
         finally:
             self._over = True
             self._close_others(answer)

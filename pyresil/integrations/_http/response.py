@@ -153,6 +153,10 @@ class BoundResponse(HTTPResponse):
             self._stop()
 
 
+if not hasattr(HTTPResponse, "read1"):  # urllib3 2.0
+    delattr(BoundResponse, "read1")
+
+
 def bind_response(response: HTTPResponse, call: Call) -> None:
     """Make a response that urllib3 built one of ours; it says itself which class it builds."""
     response.__class__ = BoundResponse

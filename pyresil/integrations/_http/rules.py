@@ -8,6 +8,7 @@ import requests
 from urllib3.exceptions import HTTPError
 
 from pyresil.errors import CancelledError, ConfigurationError, PyresilError
+from pyresil.integrations._http.errors import UNSENT
 from pyresil.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def is_local(error: Exception) -> bool:
     """Whether an error of an attempt says nothing of the server."""
     if isinstance(error, _LOCAL):
         return True
-    if getattr(error, "phase", None) == "before anything was sent":
+    if getattr(error, "phase", None) == UNSENT:
         return True
     # What remains: connections, timeouts, bodies that are broken; and what strategies judge themselves.
     return not isinstance(error, (requests.RequestException, HTTPError, OSError, PyresilError))

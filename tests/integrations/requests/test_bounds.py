@@ -7,6 +7,7 @@ import threading
 
 import pytest
 import requests
+import urllib3
 
 from pyresil import CancelledError, CancelToken, Policy, TimeoutExceededError
 
@@ -23,6 +24,9 @@ READERS = {
     "readinto": lambda response: list(iter(lambda: response.raw.readinto(bytearray(64)), 0)),
     "read1": lambda response: list(iter(lambda: response.raw.read1(64), b"")),
 }
+
+if not hasattr(urllib3.HTTPResponse, "read1"):  # before urllib3 2.1
+    del READERS["read1"]
 
 DRIPS = ("drip-length", "drip-chunked", "drip-close")
 
@@ -142,6 +146,16 @@ def test_calls_through_a_proxy_are_bounded(session, upstream, watch, stop, schem
     STOPS[stop](watch, lambda: session.get(upstream.url(scheme, path)))
     session.proxies = {scheme: f"http://127.0.0.1:{upstream.ports['proxy-good']}"}
     assert session.get(upstream.url(scheme, "/ok"), timeout=5).text == "ok"
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("path", ["hang", "drip-length", "endless"])
+def test_tls_within_the_tls_of_a_proxy_is_bounded(session, upstream, watch, stop, path):
+    session.proxies = {"https": f"https://127.0.0.1:{upstream.ports['proxy-tls']}"}
+    assert session.get(upstream.url("https", "/ok"), timeout=5).text == "ok"
+    STOPS[stop](watch, lambda: session.get(upstream.url("https", f"/{path}")))
+    assert session.get(upstream.url("https", "/ok"), timeout=5).text == "ok"
+    STOPS[stop](watch, lambda: session.get(f"https://127.0.0.1:{upstream.ports['silent']}/"))
 
 
 def test_a_tls_handshake_behind_a_connect_proxy_is_bounded(session, upstream, watch):

@@ -10,8 +10,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import requests
+import urllib3
 
 from pyresil import (
+    Bulkhead,
     CancelToken,
     ConfigurationError,
     Constant,
@@ -21,7 +23,7 @@ from pyresil import (
     Timeout,
     TimeoutExceededError,
 )
-from pyresil.integrations.requests import ResilientAdapter, ResilientSession
+from pyresil.integrations.requests import RequestCancelledError, ResilientAdapter, ResilientSession
 
 FAST = Constant("10ms")
 
@@ -271,6 +273,28 @@ class TestTimes:
         assert session.get(upstream.url("http", "/slow?for=0.3"), timeout=(0.2, 5)).text == "ok"
         assert session.get(upstream.url("http", "/ok"), timeout=(None, 5)).text == "ok"
 
+    def test_urllib3s_own_timeouts_are_read(self, make, upstream, watch):
+        session = make()
+        for timeout in (
+            urllib3.Timeout(total=0.2),
+            urllib3.Timeout(connect=5, read=0.2),
+            urllib3.Timeout(total=0.2, connect=5, read=5),
+        ):
+            with watch() as timer, pytest.raises(requests.Timeout):
+                session.get(upstream.url("http", "/drip-length"), timeout=timeout)
+            assert 0.2 <= timer.took < 0.7
+
+    def test_a_deadline_that_passes_in_a_queue_is_an_error_of_requests_too(self, make, upstream, watch):
+        session = make(Bulkhead(max_concurrent=1, max_queue=1))
+        busy = threading.Thread(target=session.get, args=(upstream.url("http", "/slow?for=0.6"),))
+        busy.start()
+        time.sleep(0.1)
+        with pytest.raises(requests.Timeout) as caught:
+            Policy(name="outer").options(deadline=0.2).call(session.get, upstream.url("http", "/ok"))
+        assert isinstance(caught.value, TimeoutExceededError)
+        assert caught.value.limit == 0.2
+        busy.join()
+
     @pytest.mark.parametrize("bad", [0, -1, True, float("nan"), "soon", (1, 2, 3), (0, 1)])
     def test_a_bad_timeout_is_refused(self, make, upstream, bad):
         with pytest.raises(ConfigurationError, match="timeout"):
@@ -290,7 +314,7 @@ class TestTimes:
         session = make(Retry(attempts=2, backoff=Constant("20s")))
         timer = threading.Timer(0.2, token.cancel)
         timer.start()
-        with watch() as took, pytest.raises(Exception, match="cancelled"):
+        with watch() as took, pytest.raises(RequestCancelledError, match=r"GET .*/status/503: cancelled"):
             Policy().options(cancel=token).call(session.get, upstream.url("http", "/status/503"))
         timer.join()
         assert took.took < 1
