@@ -60,6 +60,9 @@ class Scope:
         if self._token is None:
             above = self._above
             fresh = CancelToken._make(above.clock, (above.cancel,), above.policy)
+            waker = (above._origin or above)._waker
+            if waker is not None:
+                fresh._notify(waker)
             # Test and assignment with no call in between: two threads cannot both do it.
             if self._token is None:
                 self._token = fresh
@@ -275,7 +278,7 @@ class Context:
         return ctx
 
     def _copy(self) -> Context:
-        """The context of a hedge copy: its token is a child, so that it can be cancelled alone."""
+        """The context of a copy in another thread: its token is a child, so that it can be cancelled alone."""
         ctx = self._next(self.attempt)
         ctx._scope = Scope(self)
         return ctx

@@ -246,7 +246,7 @@ class _Abandon(Timeout, Forkable):
                 raise self._saturated(ctx)
             own = monotonic() + limit
             outer = ctx._deadline
-            copy = ctx._next(ctx.attempt)
+            copy = ctx._copy()
             if outer is None or own < outer:
                 copy._deadline = own
                 copy._limit = limit
@@ -257,7 +257,11 @@ class _Abandon(Timeout, Forkable):
             # With no token anywhere there is nothing to wait on but the time: making one costs a third of the whole call.
             # Should somebody ask for one meanwhile, it is told to wake us.
             alone = (
-                first._base is None and first._given is None and first.parent is None and first._waker is None
+                first._base is None
+                and first._given is None
+                and first._waker is None
+                and ctx.parent is None
+                and ctx._scope is None
             )
             sent = False
             try:
@@ -269,7 +273,7 @@ class _Abandon(Timeout, Forkable):
                     raise self._no_thread(ctx) from error
                 sent = True
                 if alone:
-                    while not handed.done and not (first._base is not None and first._base.is_set()):
+                    while not handed.done and not (first._base is not None and copy.cancel.is_set()):
                         left = until - monotonic()
                         if left <= 0.0:
                             break
@@ -279,7 +283,7 @@ class _Abandon(Timeout, Forkable):
                     while not handed.done and not token.is_set():
                         token.park(parker, for_work=True)
             except BaseException:
-                copy.cancel.cancel("abandoned")
+                copy.cancel.cancel("abandoned")  # the copy alone: somebody may try again
                 raise
             finally:
                 if alone:
@@ -295,7 +299,7 @@ class _Abandon(Timeout, Forkable):
             try:
                 value = handed.result()
             except Exception as error:
-                if monotonic() >= own and self._replaces(ctx, error, own, outer):
+                if monotonic() >= own and self._replaces(copy, error, own, outer):
                     raise self._exceeded(ctx, own) from error
                 raise
             if monotonic() >= own:

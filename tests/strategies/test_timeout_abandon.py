@@ -315,3 +315,28 @@ def test_the_result_of_an_abandoned_call_dies(stuck):
 def test_nested_abandon_modes():
     inner, outer = Policy(abandon("5s")), Policy(abandon("5s"), abandon("4s"))
     assert outer.call(lambda: inner.call(lambda: current_context().remaining() > 3))
+
+
+def test_an_exception_in_the_waiting_caller_cancels_that_copy_alone(stuck):
+    """As from a signal handler that raises an `Exception`, such as Celery's soft time limit: a retry may go on."""
+
+    class Interrupt(Exception):
+        pass
+
+    class Interrupts(ManualClock):
+        """A clock whose first wait for work ends as if a signal handler had raised."""
+
+        waits = 0
+
+        def park_for_work(self, parker, timeout):
+            self.waits += 1
+            if self.waits == 1:
+                wait_until(lambda: stuck.contexts)
+                raise Interrupt
+            return super().park_for_work(parker, timeout)
+
+    clock = Interrupts()
+    works = [stuck, lambda: current_context().cancel.is_set()]
+    policy = Policy(Retry(2, backoff=lambda *_: 0), abandon("30s"), clock=clock)
+    assert policy.call(lambda: works.pop(0)()) is False
+    assert stuck.contexts[0].cancel.is_set()
