@@ -14,15 +14,17 @@ from pyresil.context import current_lease, fencing_token
 from pyresil.errors import ConfigurationError, LockLostError
 from pyresil.locks import Locks
 from pyresil.stores.memory import MemoryLockStore
-from pyresil.stores.sqlite import SQLiteLockStore
 from pyresil.testing import ManualClock, record_events
 from tests.locks.faults import FaultyStore
 from tests.support.processes import run_python, wait_until
+from tests.support.stores import LOCK_STORES
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def real_store(request, tmp_path):
-    return MemoryLockStore() if request.param == "memory" else SQLiteLockStore(tmp_path / "locks.db")
+@pytest.fixture(params=["memory-real-time", "sqlite", "redis", "redis-cluster", "postgres", "postgres-pool"])
+def real_store(request):
+    harness = LOCK_STORES[request.param](request)
+    yield harness.store()
+    harness.close()
 
 
 def manual(ttl="1s"):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 
 import pytest
 import redis
 
+from pyresil.clock import SYSTEM
 from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
+from pyresil.locks import Locks
 from pyresil.stores.base import Granted, Held
 from pyresil.stores.redis import RedisLockStore
 from pyresil.stores.sqlite import SQLiteLockStore
@@ -290,3 +293,99 @@ def test_L18_a_token_written_by_a_foreign_program_on_redis(valkey, prefix, token
             call()
     assert client.hget(redis_name(prefix, "k"), "token") == token
     client.close()
+
+
+REAL_TIME = (
+    "memory-real-time",
+    "sqlite",
+    "redis",
+    "redis-cluster",
+    "postgres",
+    "postgres-pool",
+    "postgres-engine",
+)
+
+
+@pytest.fixture(params=REAL_TIME)
+def harness(request):
+    made = LOCK_STORES[request.param](request)
+    yield made
+    made.close()
+
+
+def test_L3_a_holder_that_was_overtaken_renews(harness):
+    a, b = harness.store(), harness.store()
+    first = a.acquire("k", "a", 100).token
+    SYSTEM.sleep(0.15)
+    second = b.acquire("k", "b", 20_000).token
+    assert second > first
+    assert a.renew("k", "a", 60_000) is False
+    info = b.inspect("k")
+    assert (info.owner, info.token) == ("b", second)
+    assert info.remaining_ms <= 20_000
+
+
+def test_L4_a_holder_that_overran_releases(harness):
+    a, b = harness.store(), harness.store()
+    a.acquire("k", "a", 100)
+    SYSTEM.sleep(0.15)
+    b.acquire("k", "b", 60_000)
+    assert a.release("k", "a") is False
+    assert b.inspect("k").owner == "b"
+    assert isinstance(harness.store().acquire("k", "c", 60_000), Held)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_L7_a_fork_inside_a_held_lease(harness):
+    store = harness.store()
+    locks, contender = Locks(store, ttl="0.6s"), Locks(harness.store(), ttl="5s")
+    lease = locks.acquire("k")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            clean = not lease.held
+            lease.release()
+            with lease:
+                pass
+            store.close()
+            clean = clean and not lease.held
+        finally:
+            os._exit(0 if clean else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert contender.acquire("k") is None
+    SYSTEM.sleep(1.3)
+    assert lease.held, "the parent's renewals go on"
+    assert contender.acquire("k") is None
+    lease.release()
+    assert contender.acquire("k").release()
+
+
+def test_L11_a_waiter_is_judged_by_the_holders_ttl(harness):
+    holder, waiter = harness.store(), harness.store()
+    token = holder.acquire("k", "a", 5_000).token
+    SYSTEM.sleep(1.2)
+    refused = waiter.acquire("k", "b", 1_000)
+    assert isinstance(refused, Held)
+    assert refused.token == token
+    assert 2_500 < refused.remaining_ms <= 5_000
+
+
+def test_L12_a_minimum_hold_of_a_short_run(harness):
+    store, contender = harness.store(), harness.store()
+    store.acquire("k", "a", 60_000)
+    began = SYSTEM.monotonic()
+    assert store.release("k", "a", 1_000) is True
+    assert isinstance(contender.acquire("k", "b", 60_000), Held)
+    assert SYSTEM.monotonic() - began < 0.9, "release returns at once"
+    SYSTEM.sleep(1.1)
+    assert isinstance(contender.acquire("k", "b", 60_000), Granted)
+
+
+def test_L20_a_hung_job_is_lost_by_its_maximum_hold(harness):
+    locks = Locks(harness.store(), ttl="0.6s")
+    lease = locks.acquire("k", max_hold="1s")
+    assert lease.lost.wait(5)
+    assert lease.cancel.reason.detected_by == "max-hold"
+    assert not lease.held
+    SYSTEM.sleep(0.7)
+    assert Locks(harness.store()).acquire("k").release()

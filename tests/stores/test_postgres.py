@@ -10,7 +10,7 @@ from psycopg_pool import ConnectionPool
 from pyresil.clock import SYSTEM
 from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
 from pyresil.stores.backend import connect
-from pyresil.stores.base import MAX_TOKEN, Granted, Held
+from pyresil.stores.base import Granted, Held
 from pyresil.stores.postgres import PostgresLockStore
 from tests.support.processes import free_port, run_python, wait_until
 
@@ -37,11 +37,6 @@ def one_line(error):
     assert "\n" not in text
     assert text.startswith("PostgreSQL store")
     return text
-
-
-def backend_of(store):
-    ((_, connection),) = store._database._idle
-    return connection.info.backend_pid
 
 
 def test_nothing_is_opened_by_the_constructor():
@@ -435,73 +430,6 @@ def test_a_missing_client_library_names_the_extra():
             print(error)
     """
     assert run_python(code).stdout.strip() == 'psycopg is not installed: pip install "pyresil[postgres]"'
-
-
-@pytest.mark.parametrize("token", [0, -5, MAX_TOKEN, 2**60])
-@pytest.mark.parametrize("expired", [False, True])
-def test_L18_a_token_written_by_a_foreign_program_on_postgres(store, raw, token, expired):
-    store.acquire("k", "a", 60_000)
-    raw("UPDATE pyresil_locks SET token = %s", token)
-    if expired:
-        raw("UPDATE pyresil_locks SET expires_at = now() - interval '1 second'")
-    if expired or token != MAX_TOKEN:
-        with pytest.raises(StoreError, match="fencing token of lock 'k'"):
-            store.acquire("k", "b", 1_000)
-    if not expired and token != MAX_TOKEN:
-        with pytest.raises(StoreError, match="fencing token of lock 'k'"):
-            store.inspect("k")
-    assert raw("SELECT token FROM pyresil_locks") == [(token,)]
-
-
-def test_L19_our_backend_is_terminated_in_mid_hold(store, raw):
-    token = store.acquire("k", "a", 60_000).token
-    raw("SELECT pg_terminate_backend(%s)", backend_of(store))
-    assert store.renew("k", "a", 60_000) is True
-    assert store.acquire("k", "a", 60_000).token == token
-    raw("SELECT pg_terminate_backend(%s)", backend_of(store))
-    assert store.release("k", "a") is True
-
-
-def test_L19_all_connections_of_a_pool_are_terminated(store, raw, postgres_url):
-    with ConnectionPool(postgres_url, min_size=4, max_size=4, open=True) as pool:
-        pool.wait(10)
-        pooled = PostgresLockStore(pool)
-        pooled.acquire("k", "a", 60_000)
-        raw(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
-        )
-        assert pooled.renew("k", "a", 60_000) is True
-
-
-def test_L19_all_connections_of_an_engine_are_terminated(store, raw, postgres_url):
-    sqlalchemy = pytest.importorskip("sqlalchemy")
-    engine = sqlalchemy.create_engine(postgres_url.replace("postgresql:", "postgresql+psycopg:"), pool_size=3)
-    lent = PostgresLockStore(engine)
-    lent.acquire("k", "a", 60_000)
-    with engine.connect(), engine.connect(), engine.connect():
-        pass
-    raw(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
-    )
-    assert lent.renew("k", "a", 60_000) is True
-    engine.dispose()
-
-
-def test_L19_a_statement_timeout_hits_a_renewal(store, raw, postgres_url):
-    """The renewal is retried, and is ours still once the row can be had."""
-    database = postgres_url.rpartition("/")[2]
-    raw(f"ALTER DATABASE {database} SET statement_timeout = '200ms'")
-    impatient = PostgresLockStore(postgres_url)
-    impatient.acquire("k", "a", 60_000)
-    answers = []
-    with psycopg.connect(postgres_url, options="-c statement_timeout=0") as blocker:
-        blocker.execute("SELECT * FROM pyresil_locks FOR UPDATE")
-        thread = SYSTEM.spawn(lambda: answers.append(impatient.renew("k", "a", 60_000)), "renew")
-        thread.join(0.7)
-        assert thread.is_alive()
-    thread.join(5)
-    assert answers == [True]
-    impatient.close()
 
 
 def test_a_server_that_comes_back_in_time_is_used(new_postgres):
