@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Never
 from weakref import ref
 
 from pyresil._engine.slots import PERMIT, Waiter
+from pyresil._flat import Inline
 from pyresil.clock import Parker
 from pyresil.errors import BulkheadFullError
 from pyresil.events import BulkheadRejected, emit
@@ -21,6 +22,39 @@ if TYPE_CHECKING:
     from pyresil.strategy import Run
 
 __all__ = ["Admission"]
+
+#: `Admission.compile` as source.
+_INLINE = """\
+$slots = $self._slots
+$permits = $slots.permits
+$taken = False
+try:
+    try:
+        if $permits:
+            del $permits[-1]
+            $taken = True
+    except IndexError:
+        pass
+    if not $taken:
+        $queue(context(cell), $slots)
+        $taken = True
+    WORK
+finally:
+    if $taken:
+        $waiters = $slots.queue
+        if $slots.debt:
+            $slots.debt -= 1
+        elif $waiters:
+            $waiter = $waiters[0]
+            del $waiters[0]
+            $waiter.granted = True
+            try:
+                $waiter.wake()
+            except (RuntimeError, ValueError):
+                pass
+        else:
+            $permits += $permit
+"""
 
 #: `logging.WARNING`, without loading logging.
 WARNING = 30
@@ -63,8 +97,6 @@ class Admission(Guard[Never], Forkable):
 
     def compile(self, inner: Run, clock: Clock) -> Run:
         """Taking and giving back inline: a call in between is a gap in which a signal handler could raise."""
-        if not self.max_queue and not self._timed:
-            return self._compile_without_queue(inner)
 
         def run(ctx: Context) -> Any:
             slots = self._slots
@@ -99,25 +131,11 @@ class Admission(Guard[Never], Forkable):
 
         return run
 
-    def _compile_without_queue(self, inner: Run) -> Run:
-        def run(ctx: Context) -> Any:
-            permits = self._slots.permits
-            taken = False
-            try:
-                try:
-                    if permits:
-                        del permits[-1]
-                        taken = True
-                except IndexError:
-                    pass  # a build without a GIL: another thread was faster
-                if taken:
-                    return inner(ctx)
-                raise self._rejection(ctx, self._slots, "full")
-            finally:
-                if taken:
-                    permits += PERMIT
-
-        return run
+    def inline(self, inner: Run, clock: Clock) -> Inline | None:
+        """See `Strategy.inline`."""
+        if type(self).compile is not Admission.compile:
+            return None
+        return Inline(_INLINE, {"self": self, "queue": self._queue, "permit": PERMIT})
 
     def enter(self, ctx: Context) -> Ticket:
         """Take a slot.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
 
 from pyresil._execution import Execution
 from pyresil._functions import require_plain_function, wrap_like
+from pyresil._observe import observed
 from pyresil._validate import Checker
 from pyresil.cancel import CancelToken
 from pyresil.errors import PolicyUsageError
@@ -100,7 +101,7 @@ class BoundPolicy(Strategy[F_co]):
         ctx = self._context()
         ctx._work = (fn, args, kwargs)
         if Executed.listeners:
-            return self.policy._observed(ctx)  # type: ignore[no-any-return]  # as below
+            return observed(ctx, self.policy._run)  # type: ignore[no-any-return]  # as below
         try:
             return ctx._enter(self.policy._run)  # type: ignore[no-any-return]  # compiled closures are untyped
         finally:
@@ -146,7 +147,7 @@ class BoundPolicy(Strategy[F_co]):
 
     def run(self, call: Call[T], ctx: Context) -> T | F_co:
         """Run ``call`` under the policy with the options, inside another one."""
-        return self.compile(call, self.policy._clock_used)(ctx)  # type: ignore[no-any-return]  # untyped closures
+        return self.compile(call, self.policy._owner.clock)(ctx)  # type: ignore[no-any-return]  # untyped closures
 
     def compile(self, inner: Run, clock: Clock) -> Run:
         """The policy around ``inner``, with the options."""

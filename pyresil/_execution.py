@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyresil._guards import Guards, left_early, raise_other, unjudged
-from pyresil.context import UNSET, _current
+from pyresil._observe import tell
+from pyresil.context import UNSET, _current, current_context
 from pyresil.errors import PolicyUsageError
-from pyresil.events import Executed, emit
 from pyresil.outcome import Failure, Success
 from pyresil.strategy import Guard
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from pyresil.clock import Clock
     from pyresil.context import Context
     from pyresil.outcome import Outcome
     from pyresil.strategy import Stepper, Strategy
@@ -29,7 +28,6 @@ __all__ = ["Attempt", "Execution"]
 
 class _Composed(Protocol):
     name: str | None
-    _clock_used: Clock
 
     def _flat(self) -> list[Strategy[Any]]: ...
 
@@ -96,7 +94,7 @@ class _Loop:
         self.delay = 0.0
         #: The outcome of the execution, for as long as it takes to raise it.
         self.outcome: Outcome[Any] | None = None
-        self._begun = policy._clock_used.monotonic()
+        self._begun = ctx.clock.monotonic()
 
     def begin(self) -> None:
         """Enter the outer guards, and start the retry."""
@@ -140,7 +138,8 @@ class _Loop:
             self.outcome = self.around.leave(outcome)
             self.finished = True
             self.ctx._close()
-            _tell(self.policy, self.ctx, self._begun, outcome, self.outcome)
+            if not unjudged(outcome):
+                tell(self.ctx, self._begun, self.outcome)
 
     def _end_with(self, error: BaseException) -> None:
         try:
@@ -148,23 +147,6 @@ class _Loop:
             raise_other(self.outcome, error)
         finally:
             self.outcome = None
-
-
-def _tell(
-    policy: _Composed, ctx: Context, begun: float, outcome: Outcome[Any], after: Outcome[Any] | None
-) -> None:
-    """Emit `Executed`, except for what is not judged."""
-    if Executed.listeners and not unjudged(outcome):
-        clock = policy._clock_used
-        emit(
-            Executed(
-                policy=policy.name,
-                source=ctx.source,
-                at=clock.wall(),
-                duration=clock.monotonic() - begun,
-                outcome=after,
-            )
-        )
 
 
 class _Attempts:
@@ -224,7 +206,7 @@ class _Attempts:
         """End the execution unjudged, unless it has ended."""
         last, self._last = self._last, None
         if last is not None:
-            if last._state == "entered" and _current.get() is last.ctx:
+            if last._state == "entered" and current_context() is last.ctx:
                 _current.set(last._outer)
             last._state = "done"
             last._guards.leave(left_early())  # no effect on those that were left
@@ -274,7 +256,7 @@ class Execution:
                 )
             guards.append(strategy)
         self._ctx = ctx = self._begin()
-        self._begun = self._policy._clock_used.monotonic()
+        self._begun = ctx.clock.monotonic()
         self._outer = _current.get()
         try:
             _current.set(ctx)
@@ -284,7 +266,8 @@ class Execution:
         except BaseException as error:
             _current.set(self._outer)
             self._close()
-            _tell(self._policy, ctx, self._begun, Failure(error), Failure(error))
+            if isinstance(error, Exception):
+                tell(ctx, self._begun, Failure(error))
             raise
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
@@ -297,7 +280,8 @@ class Execution:
             before = _outcome_of(ctx, error)
             after = guards.leave(before)
             self._guards = None
-            _tell(self._policy, ctx, self._begun, before, after)
+            if not unjudged(before):
+                tell(ctx, self._begun, after)
             raise_other(after, error)
         finally:
             _current.set(self._outer)
@@ -333,6 +317,6 @@ class Execution:
     def __del__(self) -> None:
         # A signal handler raised before the block's end could be told: nobody else holds this object.
         if self._guards is not None:
-            if _current.get() is self._ctx:
+            if current_context() is self._ctx:
                 _current.set(self._outer)
             self._close()

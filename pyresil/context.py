@@ -12,9 +12,10 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from pyresil.cancel import CancelToken
-from pyresil.clock import SYSTEM, Parker
+from pyresil.clock import Parker
 from pyresil.durations import seconds
 from pyresil.errors import ConfigurationError, PolicyUsageError
+from pyresil.outcome import UNSET as UNSET
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Context", "current_context", "current_lease", "fencing_token"]
 
-_current: ContextVar[Context | None] = ContextVar("pyresil_context", default=None)
+#: A `Context`, or the cell of a flat call (see `pyresil._flat`), or None.
+_current: ContextVar[Any] = ContextVar("pyresil_context", default=None)
 _lease: ContextVar[Any] = ContextVar("pyresil_lease", default=None)
 
 #: The least that `Context.timeout` returns, in seconds: 0 means "do not block" to sockets.
@@ -33,14 +35,6 @@ LEAST_TIMEOUT = 0.001
 
 #: What each attempt and copy has for itself.
 _OWN = ("_token", "_base", "_waker", "_reported", "_properties")
-
-
-class _Unset:
-    def __repr__(self) -> str:
-        return "UNSET"
-
-
-UNSET: Any = _Unset()
 
 
 class Scope:
@@ -77,8 +71,9 @@ class Scope:
 class Owner:
     """What a policy tells its contexts: its name and its clock."""
 
-    name: str | None = None
-    _clock_used: Clock = SYSTEM
+    def __init__(self, name: str | None, clock: Clock) -> None:
+        self.name = name
+        self.clock = clock
 
 
 class Context:
@@ -125,7 +120,7 @@ class Context:
     @property
     def clock(self) -> Clock:
         """The clock of the policy; deadlines are on its monotonic time."""
-        return self._owner._clock_used
+        return self._owner.clock
 
     @property
     def cancel(self) -> CancelToken:
@@ -357,7 +352,42 @@ class Context:
 
 def current_context() -> Context | None:
     """The innermost `Context` of this thread of control, or None outside every policy."""
-    return _current.get()
+    return _resolve(_current.get())
+
+
+def _resolve(current: Any) -> Context | None:
+    """The context that something found in the variable stands for."""
+    while current.__class__ is list:
+        found = _context_in(current)
+        if found is not None:
+            return found
+        current = current[4]  # that call is over
+    return current  # type: ignore[no-any-return]  # a cell's list is all that it is not
+
+
+def context_of(cell: list[Any]) -> Context:
+    """The `Context` of a flat call that runs, made at first use."""
+    found = _context_in(cell)
+    if found is None:
+        raise RuntimeError("the call is over")
+    return found
+
+
+def _context_in(cell: list[Any]) -> Context | None:
+    owner, fn, args, kwargs, outer = cell
+    if owner is None or isinstance(owner, Context):
+        return owner
+    ctx = Context()
+    ctx._owner = owner
+    ctx._work = (fn, args, kwargs)
+    parent = _resolve(outer)
+    if parent is not None:
+        ctx._inherit(parent)
+    # Code that copied the context may ask from another thread; no call stands between the look and the store.
+    if cell[0] is owner:
+        cell[0] = ctx
+    made: Context | None = cell[0]
+    return made
 
 
 def current_lease() -> Any:

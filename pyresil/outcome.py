@@ -23,6 +23,15 @@ T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 
 
+class _Unset:
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+#: Stands where nothing was given, since None is a value.
+UNSET: Any = _Unset()
+
+
 class Success(Generic[T_co]):
     """The work returned ``value``. Made for ``match``: ``case Success(value)``."""
 

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any, Never, ParamSpec, TypeVar, overload
 
 from pyresil._bound import BoundPolicy as BoundPolicy
 from pyresil._execution import Execution
+from pyresil._flat import flatten
 from pyresil._functions import require_plain_function, wrap_like
+from pyresil._observe import fresh_context, observed
 from pyresil._validate import Checker
 from pyresil.clock import SYSTEM, Clock
-from pyresil.context import Context, Owner, _current
-from pyresil.events import Executed, emit
+from pyresil.context import Context, Owner
+from pyresil.events import Executed
 from pyresil.outcome import Failure, Success
 from pyresil.strategy import Strategy, require_strategies
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from pyresil._bound import Options
+    from pyresil._flat import Inline
     from pyresil.cancel import CancelToken
     from pyresil.durations import Duration
     from pyresil.outcome import Outcome
@@ -43,7 +46,7 @@ def _work(ctx: Context) -> Any:
     return function(*args, **kwargs)  # type: ignore[misc]  # a block never comes here
 
 
-class Policy(Strategy[F_co], Owner):
+class Policy(Strategy[F_co]):
     """Strategies composed, the first is the outermost.
 
     A policy is thread-safe, and itself a strategy: it can stand inside another one.
@@ -144,15 +147,24 @@ class Policy(Strategy[F_co], Owner):
         self.strategies = strategies
         given = (strategy._clock for strategy in strategies if strategy._clock is not None)
         self._clock = clock or next(given, None)
-        self._clock_used = self._clock or SYSTEM
         if self._clock is not None:
             for strategy in strategies:
                 strategy._adopt(self._clock)
-        self._run = self._compose(_work)
+        self._build()
 
-    def _compose(self, inner: Run) -> Run:
+    def _build(self) -> None:
+        """Compose the strategies around the work: as nested closures, and, where all of them can, as one flat function."""
+        self._owner = Owner(self.name, self._clock or SYSTEM)
+        inlines: list[Inline | None] = []
+        self._run = self._compose(_work, inlines)
+        self._maker = flatten(self._owner, inlines[::-1], self._run)
+        self.__dict__.pop("call", None)
+
+    def _compose(self, inner: Run, inlines: list[Inline | None] | None = None) -> Run:
         for strategy in reversed(self.strategies):
-            inner = strategy.compile(inner, self._clock_used)
+            if inlines is not None:
+                inlines.append(strategy.inline(inner, self._owner.clock))
+            inner = strategy.compile(inner, self._owner.clock)
         return inner
 
     # -- forms -----------------------------------------------------------------------------------------------------------
@@ -166,19 +178,17 @@ class Policy(Strategy[F_co], Owner):
         Raises:
             BaseException: What ``fn`` raised, the same object; or an error of a strategy.
         """
-        ctx = Context()
-        ctx._owner = self
+        if self._maker is not None:
+            # From now on the flat function itself answers to this name.
+            flat = self.__dict__["call"] = self._maker.make()
+            return flat(fn, *args, **kwargs)  # type: ignore[no-any-return]  # as below
+        ctx = self._context()
         ctx._work = (fn, args, kwargs)
-        outer = _current.get()
-        if outer is not None:
-            ctx._inherit(outer)
         if Executed.listeners:
-            return self._observed(ctx)  # type: ignore[no-any-return]  # as below
+            return observed(ctx, self._run)  # type: ignore[no-any-return]  # as below
         try:
-            _current.set(ctx)
-            return self._run(ctx)  # type: ignore[no-any-return]  # compiled closures are untyped
+            return ctx._enter(self._run)  # type: ignore[no-any-return]  # compiled closures are untyped
         finally:
-            _current.set(outer)
             if ctx._base is not None:
                 ctx._close()
 
@@ -189,6 +199,9 @@ class Policy(Strategy[F_co], Owner):
             TypeError: ``fn`` is an ``async def`` or a generator function, or cannot be called.
         """
         require_plain_function(fn, self.name)
+        if self._maker is not None:
+            flat: Callable[P, T | F_co] = self._maker.make(fn)
+            return wrap_like(flat, fn)
         call = self.call
 
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> T | F_co:
@@ -247,7 +260,7 @@ class Policy(Strategy[F_co], Owner):
 
     def run(self, call: Call[T], ctx: Context) -> T | F_co:
         """Run ``call`` under this policy, inside another one."""
-        return self.compile(call, self._clock_used)(ctx)  # type: ignore[no-any-return]  # compiled closures are untyped
+        return self.compile(call, self._owner.clock)(ctx)  # type: ignore[no-any-return]  # compiled closures are untyped
 
     def compile(self, inner: Run, clock: Clock) -> Run:
         """This policy around ``inner``, with a context of its own."""
@@ -268,7 +281,7 @@ class Policy(Strategy[F_co], Owner):
     def _inside(self, outer: Context) -> Context:
         """A context of this policy where it stands in another one: the same execution, so it has the same options."""
         ctx = Context()
-        ctx._owner = self
+        ctx._owner = self._owner
         ctx._work = outer._work
         ctx.key = outer.key
         ctx.source = outer.source
@@ -278,38 +291,13 @@ class Policy(Strategy[F_co], Owner):
 
     def _adopt(self, clock: Clock) -> None:
         if self._clock is None:
-            self._clock = self._clock_used = clock
+            self._clock = clock
             for strategy in self.strategies:
                 strategy._adopt(clock)
-            self._run = self._compose(_work)
+            self._build()
 
     def _context(self) -> Context:
-        """A fresh context of this policy, inside the current one."""
-        ctx = Context()
-        ctx._owner = self
-        outer = _current.get()
-        if outer is not None:
-            ctx._inherit(outer)
-        return ctx
-
-    def _observed(self, ctx: Context) -> Any:
-        """Run a context that is ready, and tell how it ended."""
-        begun = self._clock_used.monotonic()
-        outcome: Outcome[Any] | None = None
-        try:
-            value = ctx._enter(self._run)
-            outcome = Success(value)
-            return value
-        except Exception as error:
-            outcome = Failure(error)
-            raise
-        finally:
-            ctx._close()
-            duration = self._clock_used.monotonic() - begun
-            if outcome is not None and Executed.listeners:
-                at = self._clock_used.wall()
-                emit(Executed(policy=self.name, source=ctx.source, at=at, duration=duration, outcome=outcome))
-            outcome = None  # an error whose traceback holds this frame must not be held by it
+        return fresh_context(self._owner)
 
     def __repr__(self) -> str:
         inside = ", ".join(repr(strategy) for strategy in self.strategies)

@@ -19,6 +19,7 @@ from pyresil.outcome import Failure, Success
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyresil._flat import Inline
     from pyresil.clock import Clock
     from pyresil.context import Context
     from pyresil.outcome import Outcome
@@ -112,6 +113,15 @@ class Strategy(ABC, Generic[F_co]):
     def _flat(self) -> list[Strategy[Any]]:
         """What the block and loop forms see of it: itself, or in the place of a policy what is in that."""
         return [self]
+
+    def inline(self, inner: Run, clock: Clock) -> Inline | None:
+        """The hot path as source, for a policy that is one flat function (see `pyresil._flat`); None where there is none.
+
+        Args:
+            inner: The compiled form of what is inside, for everything off the hot path.
+            clock: The policy's.
+        """
+        return None
 
     def stepper(self) -> Stepper | None:
         """A fresh `Stepper` for one execution; None for strategies that do not repeat the work."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyresil.context import Context, Owner, _current, _lease, current_context
+from pyresil.context import Context, _current, _lease, current_context
 
 if TYPE_CHECKING:
-    from pyresil.clock import Clock
     from pyresil.locks.lease import Lease
 
 
@@ -47,14 +46,7 @@ class Scope:
             # Only what is ours: the block may end in another thread than it began in.
             if _lease.get() is self._lease:
                 _lease.set(self._outer_lease)
-            if _current.get() is self._ctx:
+            if current_context() is self._ctx:
                 _current.set(self._outer)
             self._ctx._close()
             self._outer = None
-
-
-class LocksOwner(Owner):
-    """What contexts of leases outside every policy know: no name, and the clock of their `Locks`."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock_used = clock

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 from pyresil._validate import Checker
 from pyresil.cancel import CancelToken
 from pyresil.clock import SYSTEM, Clock
-from pyresil.context import UNSET, current_context
+from pyresil.context import UNSET, Owner, current_context
 from pyresil.errors import ConfigurationError, LockError
 from pyresil.locks._acquire import Acquisition
 from pyresil.locks._closing import close, register
 from pyresil.locks._hold import Hold
 from pyresil.locks._keys import KeyBook
 from pyresil.locks._log import log
-from pyresil.locks._scope import LocksOwner
 from pyresil.locks._terms import LEAST_TTL, make_terms
 from pyresil.locks.election import Election
 from pyresil.locks.jobs import job_of
@@ -74,7 +73,7 @@ class Locks(Forkable):
         self._own_store = False
         own: Any = getattr(store, "_clock", None)
         self.clock: Clock = clock or (own if isinstance(own, Clock) else SYSTEM)
-        self._owner = LocksOwner(self.clock)
+        self._owner = Owner(None, self.clock)
         self._leases: dict[Lease, None] = {}
         self._keys = KeyBook()
         self._closed = False

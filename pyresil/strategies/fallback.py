@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from pyresil._flat import Inline
 from pyresil._validate import Checker
 from pyresil.clock import Clock
 from pyresil.context import UNSET
@@ -22,6 +23,19 @@ if TYPE_CHECKING:
     Handle: TypeAlias = type[BaseException] | tuple[type[BaseException], ...] | Callable[[Any], object] | None
 
 __all__ = ["Fallback"]
+
+#: `Fallback.compile` as source.
+_INLINE = """\
+try:
+    WORK
+except Exception as error:
+    if not $handles(error):
+        raise
+    value = $instead(error, context(cell))
+else:
+    if value.__class__ not in $plain and $refuses(value):
+        value = $instead(None, context(cell))
+"""
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -119,6 +133,24 @@ class Fallback(Strategy[V_co], Generic[V_co]):
             return self._instead(None, ctx)
 
         return run
+
+    def inline(self, inner: Run, clock: Clock) -> Inline | None:
+        """See `Strategy.inline`."""
+        if type(self).compile is not Fallback.compile:
+            return None
+        plain = PLAIN if self.judge.default_values else frozenset()
+        names = {
+            "handles": self._handles,
+            "refuses": self.judge.value,
+            "instead": self._instead,
+            "plain": plain,
+        }
+        return Inline(_INLINE, names)
+
+    def _handles(self, error: Exception) -> bool:
+        return bool(
+            (self._handles_rejections and isinstance(error, RejectedError)) or self.judge.error(error)
+        )
 
     def _instead(self, error: Exception | None, ctx: Context) -> Any:
         called = "fallback" if self.name is None else f"fallback {self.name}"

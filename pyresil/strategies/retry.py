@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from pyresil._engine.backoff import Backoff, Exponential
 from pyresil._engine.budget import RetryBudget
+from pyresil._flat import Inline
 from pyresil._validate import Checker
 from pyresil.clock import SYSTEM, Clock
 from pyresil.durations import seconds
@@ -24,6 +25,22 @@ if TYPE_CHECKING:
     from pyresil.strategy import Call, Run
 
 __all__ = ["Retry"]
+
+#: `Retry.compile` as source: the attempts after the first run outside the handler, so that the error of a failed one is gone.
+_INLINE = """\
+$steps = $delay = None
+try:
+    WORK
+except Exception as error:
+    $steps, $delay = $failed(context(cell), $started, $failure(error))
+    if $delay is None:
+        raise
+if $steps is None and value.__class__ not in $plain and $refuses(value):
+    $steps, $delay = $failed(context(cell), $started, $success(value))
+if $delay is not None:
+    value = None
+    value = $again($inner, context(cell), $steps, $delay)
+"""
 
 T = TypeVar("T")
 
@@ -122,6 +139,36 @@ class Retry(Strategy[Never]):
             return self._again(inner, ctx, steps, delay)
 
         return run
+
+    def inline(self, inner: Run, clock: Clock) -> Inline | None:
+        """See `Strategy.inline`."""
+        if type(self).compile is not Retry.compile:
+            return None
+        timed = self.max_elapsed is not None or self.budget is not None
+        begin = "$started = $begin()\n" if timed else ""
+        source = begin + _INLINE.replace("$started", "$started" if timed else "0.0")
+        monotonic, budget = clock.monotonic, self.budget
+
+        def begun() -> float:
+            now = monotonic()
+            if budget is not None:
+                budget.record(now)
+            return now
+
+        names = {"plain": PLAIN if self.judge.default_values else frozenset(), "refuses": self.judge.value}
+        names |= {
+            "failed": self._failed,
+            "again": self._again,
+            "inner": inner,
+            "failure": Failure,
+            "success": Success,
+        }
+        return Inline(source, {**names, "begin": begun} if timed else names)
+
+    def _failed(self, ctx: Context, started: float, outcome: Outcome[Any]) -> tuple[_Steps, float | None]:
+        """The first attempt failed: the steps of this execution, and the delay before the next attempt or None."""
+        steps = _Steps(self, ctx, started)
+        return steps, steps.after(outcome)
 
     def _again(self, inner: Run, first: Context, steps: _Steps, delay: float | None) -> Any:
         while True:

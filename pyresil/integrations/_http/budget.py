@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyresil.cancel import _Callback
 from pyresil.clock import SYSTEM
-from pyresil.context import _current
+from pyresil.context import current_context
 from pyresil.errors import CancelledError
 from pyresil.integrations._http.errors import RequestCancelledError, RequestTimeoutError
 
@@ -182,7 +182,7 @@ def current_budget(limit: float | None, outer: Budget | None = None) -> Budget |
 
     None where nothing bounds it.
     """
-    ctx = _current.get()
+    ctx = current_context()
     if ctx is None:
         if limit is None:
             return outer

@@ -13,12 +13,13 @@ from pyresil.errors import CircuitOpenError, report_exception
 from pyresil.events import CircuitRejected, emit
 from pyresil.outcome import Failure, Judge, Success
 from pyresil.strategies.circuit_breaker.control import CircuitControl
-from pyresil.strategies.circuit_breaker.paths import compiled
+from pyresil.strategies.circuit_breaker.paths import compiled, inlined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyresil._engine.windows import Window
+    from pyresil._flat import Inline
     from pyresil.context import Context
     from pyresil.durations import Duration
     from pyresil.outcome import Outcome
@@ -156,6 +157,10 @@ class CircuitBreaker(CircuitControl):
     def compile(self, inner: Run, clock: Clock) -> Run:
         """See `Strategy.compile`: the closed circuit inline, everything else is `_guarded`."""
         return compiled(self, inner)
+
+    def inline(self, inner: Run, clock: Clock) -> Inline | None:
+        """See `Strategy.inline`."""
+        return inlined(self, inner) if type(self).compile is CircuitBreaker.compile else None
 
     def enter(self, ctx: Context) -> Ticket:
         """Admit the execution.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyresil._flat import Inline
 from pyresil.outcome import PLAIN
 
 if TYPE_CHECKING:
@@ -100,3 +101,73 @@ def _by_time(breaker: CircuitBreaker, inner: Run, plain: frozenset[type]) -> Run
         return value
 
     return run
+
+
+def inlined(breaker: CircuitBreaker, inner: Run) -> Inline:
+    """The same paths as source (see `pyresil._flat`)."""
+    names = {
+        "circuit": breaker._circuit,
+        "plain": PLAIN if breaker._judge.default_values else _NONE,
+        "guarded": breaker._guarded,
+        "raised": breaker._raised,
+        "returned": breaker._returned,
+        "inner": inner,
+    }
+    limit = breaker._slow_call
+    if breaker._circuit.rules.span is None and limit is None:
+        return Inline(_COUNT, names)
+    names |= {"breaker": breaker, "limit": float("inf") if limit is None else limit}
+    return Inline(_COUNT_TIMED if breaker._circuit.rules.span is None else _TIME, names)
+
+
+_COUNT = """\
+$window = $circuit.window
+if $window is None:
+    value = $guarded($inner, context(cell))
+else:
+    try:
+        WORK
+    except Exception as error:
+        $raised(context(cell), $window, error, 0.0)
+        raise
+    if not ($window.calm and value.__class__ in $plain):
+        $returned(context(cell), $window, value, 0.0)
+"""
+_COUNT_TIMED = """\
+$window = $circuit.window
+if $window is None:
+    value = $guarded($inner, context(cell))
+else:
+    $begun = $breaker._now()
+    try:
+        WORK
+    except Exception as error:
+        $raised(context(cell), $window, error, $begun)
+        raise
+    if not ($breaker._now() - $begun <= $limit and $window.calm and value.__class__ in $plain):
+        $returned(context(cell), $window, value, $begun)
+"""
+_TIME = """\
+$window = $circuit.window
+if $window is None:
+    value = $guarded($inner, context(cell))
+else:
+    $begun = $breaker._now()
+    try:
+        WORK
+    except Exception as error:
+        $raised(context(cell), $window, error, $begun)
+        raise
+    $ended = $breaker._now()
+    if (
+        value.__class__ in $plain
+        and $ended - $begun <= $limit
+        and $ended < $window.end
+        and not $window.failures
+        and not $window.slow
+    ):
+        $window.calls += 1
+        $window.own += 1
+    else:
+        $returned(context(cell), $window, value, $begun)
+"""

@@ -13,7 +13,7 @@ from pyresil.events import RateLimited, emit
 from pyresil.outcome import Failure, retry_after_of
 from pyresil.strategies.rate_limit.counts import LocalCounts, StoreCounts
 from pyresil.strategies.rate_limit.options import drains, meant, spec_of
-from pyresil.strategies.rate_limit.paths import compiled
+from pyresil.strategies.rate_limit.paths import compiled, inlined
 from pyresil.strategies.rate_limit.reservation import RateDecision, RateLimitStats, Reservation
 from pyresil.strategy import Forkable, Guard
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from pyresil._engine.limiters import Verdict
+    from pyresil._flat import Inline
     from pyresil.context import Context
     from pyresil.durations import Duration, RateLike
     from pyresil.outcome import Outcome
@@ -166,9 +167,17 @@ class RateLimit(Guard[Never], Forkable):
 
     def compile(self, inner: Run, clock: Clock) -> Run:
         """See `Strategy.compile`: a limit without partitions and other conditions inline, everything else is `_admit`."""
+        return compiled(self, inner, self._plain)
+
+    def inline(self, inner: Run, clock: Clock) -> Inline | None:
+        """See `Strategy.inline`."""
+        return inlined(self, inner) if self._plain and type(self).compile is RateLimit.compile else None
+
+    @property
+    def _plain(self) -> bool:
+        """Whether all calls have one weight, and there are neither partitions nor other conditions."""
         special = (self._per, self._weigh, self._allow, self._deny, self._store, self.block_for, self._drains)
-        plain = self._weight > 0 and all(option is None for option in special)
-        return compiled(self, inner, plain)
+        return self._weight > 0 and all(option is None for option in special)
 
     def enter(self, ctx: Context) -> Any:
         """Admit the execution, perhaps after a wait; its partition.

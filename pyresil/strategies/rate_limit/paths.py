@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyresil._flat import Inline
 from pyresil.outcome import Failure, Success
 
 if TYPE_CHECKING:
@@ -73,3 +74,37 @@ def _draining(limit: RateLimit, inner: Run) -> Run:
         return value
 
     return run
+
+
+def inlined(limit: RateLimit, inner: Run) -> Inline:
+    """The same paths as source (see `pyresil._flat`), for one weight, no partitions and no other conditions."""
+    names = {
+        "limit": limit,
+        "acquire": limit._acquire,
+        "weight": limit._weight,
+        "permits": limit._spec.permits,
+    }
+    return Inline(_SLIDING if limit._spec.algorithm == "sliding-window" else _PLAIN, names)
+
+
+_SLIDING = """\
+$admitted = False
+$local = $limit._local
+if $local is not None:
+    $state = $local.whole
+    $at = $limit._now()
+    if $at < $state.turn and $state.total + $weight <= $permits:
+        $state.total += $weight
+        if $at > $state.last:
+            $state.last = $at
+        $admitted = True
+if not $admitted:
+    $acquire(context(cell), None, $weight)
+WORK
+"""
+_PLAIN = """\
+$local = $limit._local
+if $local is None or not $local.whole.take($weight, $limit._now()):
+    $acquire(context(cell), None, $weight)
+WORK
+"""

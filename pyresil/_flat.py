@@ -1,0 +1,129 @@
+"""One flat function for a whole policy: what a successful call pays.
+
+Through nested closures every strategy costs a call, and an eager Context costs more than most strategies. So a policy whose
+strategies all offer their hot path as source (`Inline`) is composed as text and compiled once: the same stretches as in their
+``compile``, one inside the other, around the call of the work. Everything off the hot path goes to the nested closures. The
+code object is shared by all policies of the same shape.
+
+The context variable then holds a *cell*, a list ``[owner, fn, args, kwargs, outer]``; `pyresil.context.current_context` makes the
+`Context` from it when somebody asks, and puts it in the owner's place. When the call ends the cell is emptied and not taken
+out, which would cost as much as putting it in: an empty cell stands for its ``outer``. All of that is stores into a list, so a
+signal handler that raises cannot leave a context behind.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyresil._observe import observed_call
+from pyresil.context import _current, context_of
+from pyresil.events import Executed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import CodeType
+
+    from pyresil.context import Owner
+    from pyresil.strategy import Run
+
+__all__ = ["Inline", "Maker", "flatten"]
+
+
+class Inline(NamedTuple):
+    """The hot path of a strategy as source.
+
+    Attributes:
+        source: Statements with a line ``WORK``, which leaves the result of what is inside in ``value``; they leave their own
+            there too, or raise. ``$name`` is a name of this strategy, bound in ``names`` or a local variable.
+            ``context(cell)`` is the `Context`. Nothing here may ``return``.
+        names: What the source needs.
+    """
+
+    source: str
+    names: Mapping[str, Any]
+
+
+_TEMPLATE = """\
+def make(fn, owner, get, put, context, executed, observed, run{names}):
+    def call({parameters}*args, **kwargs):
+        if executed.listeners:
+            return observed(owner, run, fn, args, kwargs)
+        outer = get()
+        if outer.__class__ is list and outer[0] is None:
+            outer = outer[4]
+        cell = [owner, fn, args, kwargs, outer]
+        try:
+            put(cell)
+{body}
+            return value
+        finally:
+            head = cell[0]
+            cell[0] = cell[1] = cell[2] = cell[3] = None
+            if head is not owner:
+                head._close()
+            head = None
+    return call
+"""
+
+_codes: dict[str, CodeType] = {}
+
+
+class Maker:
+    """Makes flat functions of one policy.
+
+    Args:
+        owner: What contexts know of the policy.
+        inlines: The hot paths of its strategies, the outermost first.
+        run: The same as nested closures, for a call that somebody listens to.
+    """
+
+    __slots__ = ("_body", "_names", "_owner", "_run")
+
+    def __init__(self, owner: Owner, inlines: Sequence[Inline], run: Run) -> None:
+        self._owner = owner
+        self._run = run
+        body = ["value = fn(*args, **kwargs)"]
+        self._names: dict[str, Any] = {}
+        for level in range(len(inlines) - 1, -1, -1):
+            mark = f"_{level}_"
+            self._names.update({mark + name: value for name, value in inlines[level].names.items()})
+            lines: list[str] = []
+            for line in inlines[level].source.replace("$", mark).splitlines():
+                if line.strip() == "WORK":
+                    indent = line[: line.index("WORK")]
+                    lines += [indent + inner for inner in body]
+                else:
+                    lines.append(line)
+            body = lines
+        self._body = "\n".join(" " * 12 + line for line in body)
+
+    def make(self, fn: Callable[..., Any] | None = None) -> Callable[..., Any]:
+        """The flat function around ``fn``; without one it takes the function as its first argument."""
+        source = _TEMPLATE.format(
+            names="".join(f", {name}" for name in self._names),
+            parameters="fn, /, " if fn is None else "",
+            body=self._body,
+        )
+        code = _codes.get(source)
+        if code is None:
+            code = _codes.setdefault(source, compile(source, "<pyresil policy>", "exec"))
+        space: dict[str, Any] = {}
+        exec(code, space)  # noqa: S102 - source from the library's own constants
+        made: Callable[..., Any] = space["make"](
+            fn,
+            self._owner,
+            _current.get,
+            _current.set,
+            context_of,
+            Executed,
+            observed_call,
+            self._run,
+            *self._names.values(),
+        )
+        return made
+
+
+def flatten(owner: Owner, inlines: Sequence[Inline | None], run: Run) -> Maker | None:
+    """A `Maker`, where every strategy offers its hot path."""
+    found = [inline for inline in inlines if inline is not None]
+    return Maker(owner, found, run) if len(found) == len(inlines) else None
