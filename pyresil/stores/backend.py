@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pyresil.clock import Clock
     from pyresil.stores.base import LockStore
+    from pyresil.stores.limiter import LimiterStore
 
 __all__ = ["Backend", "connect"]
 
@@ -82,6 +83,7 @@ class Backend:
         self._clock = clock
         self.url = f"{self._scheme}:{_without_password(rest)}"
         self._locks: LockStore | None = None
+        self._limiter: LimiterStore | None = None
         self._path = ""
         if self._scheme == "memory" and rest not in {"", "//"}:
             _refuse(f"url must be memory: and nothing more, got {self.url}")
@@ -126,6 +128,19 @@ class Backend:
 
         if isinstance(self.locks, PostgresLockStore):
             self.locks.create_tables()
+
+    @property
+    def limiter(self) -> LimiterStore:
+        """The limiter store; the same object every time."""
+        if self._limiter is None:
+            if self._scheme != "memory":
+                _refuse(f"{self._scheme} has no limiter store")
+            from pyresil.stores.limiter import MemoryLimiterStore
+
+            fresh = MemoryLimiterStore(self._clock)
+            if self._limiter is None:
+                self._limiter = fresh
+        return self._limiter
 
     def close(self) -> None:
         """Close what was opened here. It opens again when it is used again."""
