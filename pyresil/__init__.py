@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyresil.decorators import circuit_breaker as circuit_breaker
     from pyresil.decorators import fallback as fallback
     from pyresil.decorators import hedge as hedge
+    from pyresil.decorators import rate_limit as rate_limit
     from pyresil.decorators import retry as retry
     from pyresil.decorators import timeout as timeout
     from pyresil.errors import BulkheadFullError as BulkheadFullError
@@ -102,7 +103,16 @@ if TYPE_CHECKING:
 #: Where each public name lives, by group.
 _HOMES = {
     "pyresil.registry": ("Registry",),
-    "pyresil.decorators": ("fallback", "cached", "retry", "hedge", "circuit_breaker", "bulkhead", "timeout"),
+    "pyresil.decorators": (
+        "fallback",
+        "cached",
+        "retry",
+        "hedge",
+        "circuit_breaker",
+        "rate_limit",
+        "bulkhead",
+        "timeout",
+    ),
     "pyresil._merging": ("policy_of",),
     "pyresil.strategies.cache": ("Cache",),
     "pyresil.stores.cache": ("CacheStore", "MemoryCacheStore"),
