@@ -18,6 +18,7 @@ from pyresil import (
     Success,
     TimeoutExceededError,
 )
+from pyresil._engine.slots import Waiter
 from pyresil.testing import ManualClock, record_events
 
 
@@ -187,23 +188,33 @@ def test_a_cancel_ends_the_wait():
     assert policy.call(lambda: 1) == 1
 
 
-def test_a_slot_that_comes_with_a_cancel_is_given_on():
-    token = CancelToken()
-    clock = ManualClock()
-    bulkhead = Bulkhead(1, max_queue=2, clock=clock)
-    policy = Policy(bulkhead)
-    held = Held(policy)
-    bound = policy.options(cancel=token)
-    first = Caller(lambda: bound.call(lambda: pytest.fail("cancelled work ran")))
-    clock.wait_until_parked(1)
-    second = Caller(lambda: policy.call(lambda: "served"))
-    clock.wait_until_parked(2)
-    # The holder's own call ends inside this callback: the grant and the cancel come together.
-    token.on_cancel(held.let_go)
-    token.cancel()
-    assert isinstance(first.ended().error, CancelledError)
-    assert second.ended().value == "served"
-    assert bulkhead.stats() == (0, 0, 1, 2)
+@pytest.mark.parametrize("shrunk", [False, True])
+@pytest.mark.parametrize("another_waits", [False, True])
+@form
+def test_a_slot_that_comes_with_a_cancel_is_given_on(form, another_waits, shrunk):
+    bulkhead, token, woken = Bulkhead(1, max_queue=2), CancelToken(), []
+    another = Waiter(lambda: woken.append(1))
+
+    class Meanwhile(ManualClock):
+        """The slot comes free and the token is cancelled while the first who waits is parked."""
+
+        def park(self, parker, timeout):
+            if another_waits:
+                assert bulkhead._slots.join(another, 2)
+            bulkhead.exit(ctx, ticket, Success(None))
+            if shrunk:
+                bulkhead._slots.resize(0)
+            token.cancel("stop")
+            return True
+
+    policy = Policy(bulkhead, clock=Meanwhile())
+    ctx = policy._context()
+    ticket = bulkhead.enter(ctx)
+    with pytest.raises(CancelledError, match="stop"):
+        form(policy.options(cancel=token), lambda: pytest.fail("cancelled work ran"))
+    assert another.granted == (another_waits and not shrunk)
+    assert bulkhead.stats().active == len(woken) == another.granted
+    assert bulkhead.stats().queued == (another_waits and shrunk)
 
 
 def test_work_inside_may_use_other_slots_of_the_same_bulkhead():
