@@ -53,6 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
             / f"{platform.python_implementation().lower()}-{platform.python_version_tuple()[0]}.{platform.python_version_tuple()[1]}.md"
         )
     if target is not None:
+        pathlib.Path(target).parent.mkdir(parents=True, exist_ok=True)
         pathlib.Path(target).write_text(text, encoding="utf-8")
         print(f"written to {target}", file=sys.stderr)
     return 1 if options.check and failed else 0
