@@ -171,7 +171,7 @@ class RateLimit(Guard[Never], Forkable):
 
     def inline(self, inner: Run, clock: Clock) -> Inline | None:
         """See `Strategy.inline`."""
-        return inlined(self, inner) if self._plain and type(self).compile is RateLimit.compile else None
+        return inlined(self) if self._plain and type(self).compile is RateLimit.compile else None
 
     @property
     def _plain(self) -> bool:

@@ -76,7 +76,7 @@ def _draining(limit: RateLimit, inner: Run) -> Run:
     return run
 
 
-def inlined(limit: RateLimit, inner: Run) -> Inline:
+def inlined(limit: RateLimit) -> Inline:
     """The same paths as source (see `pyresil._flat`), for one weight, no partitions and no other conditions."""
     names = {
         "limit": limit,
