@@ -32,7 +32,6 @@ _lease: ContextVar[Any] = ContextVar("pyresil_lease", default=None)
 #: The least that `Context.timeout` returns, in seconds: 0 means "do not block" to sockets.
 LEAST_TIMEOUT = 0.001
 
-
 #: What each attempt and copy has for itself.
 _OWN = ("_token", "_base", "_waker", "_reported", "_properties")
 
