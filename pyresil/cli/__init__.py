@@ -38,10 +38,11 @@ def _main(words: list[str]) -> int:
     _open_standard_files()
     from pyresil.cli import _report
     from pyresil.cli._options import HelpRequested, UsageError
+    from pyresil.errors import ConfigurationError
 
     try:
         return _dispatch(words)
-    except UsageError as error:
+    except (UsageError, ConfigurationError) as error:
         _report.write(2, f"pyresil-lock: {_report.clean(error)}\n")
         return _report.USAGE
     except HelpRequested as request:

@@ -42,12 +42,16 @@ def doctor(words: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
     findings = [_source(option, url)]
+    store: LockStore | None = None
     try:
         store = open_store(url)
         _leases(store, findings)
         findings += [Finding(*finding) for finding in store.diagnose()]
     except Exception as error:  # whatever the store or its client raises is a finding
         findings.append(Finding("error", "store", meaning(error)[1]))
+        table_sql = getattr(store, "table_sql", None)
+        if table_sql is not None:
+            findings.append(Finding("ok", "table", f"made once with: {' '.join(table_sql().split())}"))
     findings += _system()
     _print(findings, _report.secrets_of(url), as_json=found.get("format") == "json")
     return _report.UNAVAILABLE if any(finding.level == "error" for finding in findings) else 0

@@ -203,10 +203,13 @@ class _Guard:
         foreground = words[0] == "1"
         environment = dict(os.environb)
         environment.pop(b"PYRESIL_STORE", None)  # may carry a password
+        if b"LC_CTYPE" in environment and _added_by_python(b"LC_CTYPE"):
+            del environment[b"LC_CTYPE"]
         for word in words[1:]:
             name, _, value = word.partition("=")
             environment[name.encode()] = bytes.fromhex(value)
         reader, writer = os.pipe()
+        guard = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:
@@ -215,7 +218,7 @@ class _Guard:
             self._tell("failed", str(error.errno), "fork")
             return
         if pid == 0:
-            _become(self._plan.command, environment, writer, self._signals, foreground=foreground)
+            _become(self._plan.command, environment, writer, self._signals, guard, foreground=foreground)
         os.close(writer)
         try:
             os.setpgid(pid, pid)  # both do it, so that it is done whoever runs first
@@ -233,6 +236,15 @@ class _Guard:
         self._tell("started", str(pid))
 
 
+def _added_by_python(name: bytes) -> bool:
+    """Whether the interpreter put a variable into our environment: it sets LC_CTYPE where it is started in the C locale."""
+    try:
+        with open("/proc/self/environ", "rb") as file:  # noqa: PTH123 - pathlib costs 5 ms of import
+            return not any(entry.startswith(name + b"=") for entry in file.read().split(b"\0"))
+    except OSError:
+        return False
+
+
 def how_it_ended(status: int) -> tuple[str, str]:
     """A wait status as two words: how (``exit`` or ``signal``) and the number."""
     if os.WIFSIGNALED(status):
@@ -241,13 +253,20 @@ def how_it_ended(status: int) -> tuple[str, str]:
 
 
 def _become(
-    command: list[str], environment: dict[bytes, bytes], report: int, signals: Signals, *, foreground: bool
+    command: list[str],
+    environment: dict[bytes, bytes],
+    report: int,
+    signals: Signals,
+    guard: int,
+    *,
+    foreground: bool,
 ) -> NoReturn:
     """In the forked child: turn into the command, or report the error number."""
     try:
-        guard = os.getppid()
         os.setpgid(0, 0)
         _kernel.die_with_parent(signal.SIGKILL, guard)
+        if os.getppid() != guard:
+            os._exit(127)  # killed before that was arranged
         if foreground:
             _take_terminal()
         signals.restore_for_command()

@@ -91,6 +91,7 @@ class _Term:
             supervisor.start()
             while supervisor.busy:
                 self._watch(None)
+            self._tell_loss()
             status = supervisor.status
             if self._is_over(status):
                 supervisor.give_back()
@@ -114,11 +115,7 @@ class _Term:
 
     def _watch(self, until: float | None) -> None:
         supervisor = self._supervisor
-        if supervisor.claim.state == "lost" and not self._loss_told:
-            self._loss_told = True
-            supervisor.tell_loss()
-            if supervisor.busy:
-                supervisor.chain.end()
+        self._tell_loss()
         for number in supervisor.wait(until):
             if number in _STOPPING:
                 self._stopping = number
@@ -135,5 +132,12 @@ class _Term:
         self._pause = min(self._pause * 2.0, _LONGEST_PAUSE)
         while SYSTEM.boottime() < until and self._stopping is None and supervisor.claim.state == "held":
             self._watch(until)
-        if supervisor.claim.state == "lost":
-            self._watch(SYSTEM.boottime())
+        self._tell_loss()
+
+    def _tell_loss(self) -> None:
+        supervisor = self._supervisor
+        if supervisor.claim.state == "lost" and not self._loss_told:
+            self._loss_told = True
+            supervisor.tell_loss()
+            if supervisor.busy:
+                supervisor.chain.end()

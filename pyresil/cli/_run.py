@@ -112,6 +112,9 @@ def _hold(supervisor: Supervisor) -> int:
                 supervisor.chain.end()
         for number in supervisor.wait(limit if running and ending is None else None):
             supervisor.pass_on(number)
+    if ending is None and supervisor.uncovered:
+        ending = settings.lost_exit
+        supervisor.tell_loss()
     status = supervisor.status if supervisor.status is not None else _report.NOT_EXECUTABLE
     supervisor.give_back()
     return status if ending is None else ending

@@ -64,6 +64,8 @@ class Supervisor:
         self.passed_on: set[int] = set()
         #: Whether processes were left that KILL did not end.
         self.stuck = False
+        #: Whether the command ended when its lease was over already: what it did last was not covered.
+        self.uncovered = False
         #: Whether the command could be started.
         self.ran = False
 
@@ -152,7 +154,7 @@ class Supervisor:
         """Start the command; `status` and `busy` tell how it goes on."""
         self.status = None
         self.busy = True
-        self.stuck = False
+        self.stuck = self.uncovered = False
         self.ran = True
         self.passed_on.clear()
         self._stopped = self._resuming = self._stop_passed_on = False
@@ -184,6 +186,7 @@ class Supervisor:
 
     def _ended(self, how: str, number: int) -> None:
         self.status = 128 + number if how == "signal" else number
+        self.uncovered = self.claim.state == "lost"
         if self._terminal is not None:
             self._terminal.take_back(self._group)
         words = f"was killed by signal {number}" if how == "signal" else f"ended with status {number}"

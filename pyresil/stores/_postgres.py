@@ -181,7 +181,9 @@ class Database:
                 f"{where}: the encoding of the database or the client cannot hold this key ({text})"
             ), False
         if state.startswith(_MISSING):
-            return StoreError(f"{where} has no table for this: call create_tables() once ({text})"), False
+            return StoreError(
+                f"{where} has no table for this: call create_tables() once, or run the SQL that pyresil-lock doctor shows ({text})"
+            ), False
         if state == "25006":
             return StoreError(
                 f"{where} is read-only: connect to the primary (target_session_attrs=read-write)"

@@ -93,6 +93,10 @@ DELETE FROM {{table}} WHERE key IN (
 ) RETURNING key
 """
 
+_SETTINGS = """
+SELECT current_setting('server_version'), current_setting('synchronous_commit'), current_setting('synchronous_standby_names')
+"""
+
 
 class PostgresLockStore(LockStore):
     """A lock store in a table of PostgreSQL 12 or later.
@@ -210,6 +214,20 @@ class PostgresLockStore(LockStore):
         """All closed locks whose keys start with ``prefix``, sorted by key."""
         values = {"prefix": self._prefix + check_scan_prefix(prefix)}
         return [self._info(row) for row in self._run(_SCAN, values, timeout)]
+
+    def diagnose(self, *, timeout: float | None = None) -> list[tuple[str, str, str]]:
+        """Version, durability and replication of the server."""
+        ((version, durable, replicas),) = self._run(_SETTINGS, {}, timeout)
+        found = [("ok", "server", f"PostgreSQL {version}")]
+        if durable == "off":
+            text = "synchronous_commit is off: a crash of the server may forget leases that were granted, and two may run"
+            found.append(("warning", "durability", text))
+        else:
+            found.append(("ok", "durability", f"synchronous_commit {durable}"))
+        if replicas == "":
+            text = "no synchronous standby: a failover can lose a lease that was just granted (its token still grows)"
+            found.append(("ok", "replicas", text))
+        return found
 
     def prune(self, *, timeout: float | None = None) -> int:
         """Delete free rows that nobody used for 7 days, at most 1,000; it also happens by itself now and then.

@@ -306,3 +306,11 @@ def test_a_database_of_another_user(lock, nobody):
         str(lock.folder / "ran"),
     )
     refused(lock, done, 69)
+
+
+def test_a_user_without_a_home(lock, nobody):
+    done = nobody(
+        "run", "--key", "k", "--", "touch", str(lock.folder / "ran"), env={"HOME": "relative"}, cwd="/"
+    )
+    refused(lock, done, 2, "PYRESIL_STORE", "XDG_STATE_HOME")
+    assert nobody("status", "k", env={"HOME": "relative"}).returncode == 2

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 
+import psycopg
 import pytest
 
 from tests.support.processes import wait_until
@@ -158,3 +159,40 @@ def test_a_redis_that_goes_away_is_borne_until_the_leases_end(lock, new_valkey):
     assert lock.processes() == set()
     server.resume()
     wait_until(lambda: lock.run("--store", server.url, "--", "true").returncode == 0, 10, "the key")
+
+
+def test_postgresql_needs_its_table_and_doctor_shows_how_to_make_it(lock, postgres, postgres_url):
+    refused = lock.run("--store", postgres_url, "--", "true")
+    assert refused.returncode == 69
+    assert "doctor" in refused.stderr
+    done = lock("doctor", "--store", postgres_url, "--format", "json")
+    assert done.returncode == 69
+    (table,) = [finding["text"] for finding in json.loads(done.stdout) if finding["subject"] == "table"]
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(table.partition(": ")[2])
+    content = lock("doctor", "--store", postgres_url, "--format", "json")
+    assert content.returncode == 0, content.stdout
+    assert {"server", "durability"} <= {finding["subject"] for finding in json.loads(content.stdout)}
+    job = lock.start("--store", postgres_url, "--ttl", "1s", "--", "sh", "-c", "echo yes > ready; sleep 60")
+    lock.file_written("ready")
+    time.sleep(1.5)
+    assert lock.run("--store", postgres_url, "--", "true").returncode == 75
+    job.terminate()
+    assert job.wait(10) == 143
+    assert lock.run("--store", postgres_url, "--wait", "5s", "--", "env").returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["sentinel", "cluster"])
+def test_run_on_redis_with_sentinel_and_in_a_cluster(lock, request, kind):
+    if kind == "sentinel":
+        server = request.getfixturevalue("new_sentinel")()
+    else:
+        server = request.getfixturevalue("valkey_cluster")
+    key = f"{lock.mark} {{x}}"
+    job = lock.start("--store", server.url, "--", "sh", "-c", "echo yes > ready; sleep 60", key=key)
+    lock.file_written("ready", timeout=20)
+    assert lock.run("--store", server.url, "--", "true", key=key).returncode == 75
+    assert lock("list", lock.mark, "--store", server.url, "--format", "json").stdout.count(lock.mark) == 1
+    job.terminate()
+    assert job.wait(10) == 143
+    assert lock.run("--store", server.url, "--", "true", key=key).returncode == 0

@@ -260,3 +260,26 @@ def test_many_starts_at_once_on_one_key(lock, count):
     assert busy == [75] * (count - 1)
     assert (lock.folder / "log").read_text(encoding="utf-8") == "ran\n"
     assert time.monotonic() - began < 60
+
+
+def test_the_command_gets_no_variable_that_the_interpreter_added(lock):
+    home = f"HOME={lock.folder}"
+    done = subprocess.run(
+        ["env", "-i", home, f"PYTHONPATH={lock.env()['PYTHONPATH']}", *COMMAND, "run", "--key", "k",
+         "--store", lock.url, "--", "/usr/bin/env"],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    names = {line.partition("=")[0] for line in done.stdout.splitlines()}
+    ours = {"PYRESIL_LOCK_KEY", "PYRESIL_LOCK_TOKEN", "PYRESIL_LOCK_OWNER", "PYRESIL_LOCK_TTL"}
+    assert names == {"HOME", "PYTHONPATH"} | ours
+
+
+def test_a_command_that_ended_after_its_lease_did_is_no_success(lock):
+    # The wrapper sleeps through the lease's end and the command's: it wakes up to a command that ended well, too late.
+    job = lock.start("--ttl", "1s", "--", "sh", "-c", "trap 'exit 0' TERM; sleep 60 & echo $$ > ready; wait")
+    command = int(lock.file_written("ready"))
+    job.send_signal(signal.SIGSTOP)
+    wait_until(lambda: state_of(command) is None, 10, "the end of the command")
+    time.sleep(0.5)
+    job.send_signal(signal.SIGCONT)
+    assert job.wait(10) == 76

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 
 from tests.support.processes import environment, state_of, wait_until
 
 COMMAND = [sys.executable, "-m", "pyresil.cli"]
+
+
+@functools.cache
+def bytecode_folder() -> str:
+    """A folder for compiled modules, removed at the end of the run."""
+    folder = tempfile.mkdtemp(prefix="pyresil-test-bytecode-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 class LockCommand:
@@ -32,7 +44,11 @@ class LockCommand:
         self.started = []
 
     def env(self, extra=None) -> dict[str, str]:
-        return environment({"PYRESIL_STORE": self.url, "PYRESIL_TEST_MARK": self.mark, **(extra or {})})
+        env = environment({"PYRESIL_STORE": self.url, "PYRESIL_TEST_MARK": self.mark, **(extra or {})})
+        # Compiled once for all starts of this run, outside the source tree.
+        del env["PYTHONDONTWRITEBYTECODE"]
+        env["PYTHONPYCACHEPREFIX"] = bytecode_folder()
+        return env
 
     def __call__(self, *words, env=None, timeout=30, **options):
         """Runs it to its end; a `CompletedProcess` with text."""
