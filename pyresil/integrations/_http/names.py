@@ -31,9 +31,12 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class Aside:
-    """One piece of work in a helper thread, and those who wait for it."""
+    """One piece of work in a helper thread, and those who wait for it.
 
-    __slots__ = ("_discard", "_key", "_parkers", "_work", "done", "error", "value")
+    A result that has to be discarded when it comes too late has one waiter; whoever takes it out, uses or discards it.
+    """
+
+    __slots__ = ("_discard", "_key", "_left", "_parkers", "_work", "done", "error", "value")
 
     def __init__(
         self, key: Hashable, work: Callable[[], Any], discard: Callable[[Any], object] | None
@@ -42,26 +45,24 @@ class Aside:
         self._work = work
         self._discard = discard
         self._parkers: dict[Parker, None] = {}
+        self._left = False
         self.done = False
         self.value: Any = None
         self.error: Exception | None = None
 
     def run(self) -> None:
         """On the helper thread."""
-        value: Any = None
         try:
-            value = self._work()
+            self.value = self._work()
         except Exception as error:
             self.error = error
         finally:
             _running.pop(self._key, None)
-            self.value = value
             self.done = True
-            waiting = list(self._parkers)
-            for parker in waiting:
+            for parker in list(self._parkers):
                 parker.unpark()
-        if self._discard is not None and not waiting and self.value is not None:
-            self._discard(self.value)
+        if self._left:
+            self._discard_value()
 
     def wait(self, budget: Budget) -> Any:
         """The result, or a fresh copy of the error.
@@ -74,13 +75,29 @@ class Aside:
         try:
             while not self.done:
                 budget.park(parker)
+        except BaseException:
+            # Noted before the look: one of the two sides sees the other.
+            self._left = True
+            if self.done:
+                self._discard_value()
+            raise
         finally:
             self._parkers.pop(parker, None)
         if self.error is None:
-            return self.value
+            return self.value if self._discard is None else self._take()
         if isinstance(self.error, OSError):
             raise type(self.error)(*self.error.args)  # each waiter its own, or they would share a traceback
         raise self.error
+
+    def _take(self) -> Any:
+        value, self.value = self.value, None
+        return value
+
+    def _discard_value(self) -> None:
+        if self._discard is not None:
+            value = self._take()
+            if value is not None:
+                self._discard(value)
 
 
 def aside(
