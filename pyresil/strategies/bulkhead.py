@@ -8,9 +8,15 @@ from pyresil._admission import Admission
 from pyresil._engine.slots import Slots
 from pyresil._validate import Checker
 from pyresil.clock import Clock
+from pyresil.errors import ConfigurationError
+from pyresil.outcome import Failure
 
 if TYPE_CHECKING:
+    from pyresil.context import Context
     from pyresil.durations import Duration
+    from pyresil.locks._slots import LeaseSlots
+    from pyresil.outcome import Outcome
+    from pyresil.strategy import Run
 
 __all__ = ["Bulkhead", "BulkheadStats"]
 
@@ -44,7 +50,8 @@ class Bulkhead(Admission):
         max_queue: How many may wait, 0 or more.
         queue_timeout: The longest wait (a duration); None for no limit but the deadline.
         name: Shown in errors, events and logs.
-        lock_store: Slots that hold across processes.
+        lock_store: A `LockStore`, `Backend`, URL or `Locks`: the slots are leases there, so that the cap holds across all
+            processes that use the same name, which is then needed. A process that dies frees its slots after 30 s.
         clock: Default: the policy's.
 
     Raises:
@@ -64,19 +71,75 @@ class Bulkhead(Admission):
         max_queue: int = 0,
         queue_timeout: Duration | None = None,
         name: str | None = None,
-        lock_store: object = None,
+        lock_store: Any = None,
         clock: Clock | None = None,
     ) -> None:
         check = Checker("bulkhead", name)
         self.name = check.name(name)
         self.max_concurrent = check.integer("max_concurrent", max_concurrent)
         self._options(check, max_queue, queue_timeout)
-        if lock_store is not None:
-            check.fault("lock_store", "None: slots across processes are not available yet", lock_store)
         self._clock = check.instance("clock", clock, Clock, "a Clock or None")
+        self._leases = self._lease_slots(check, lock_store)
         check.done()
         self._slots = Slots(self.max_concurrent)
         self._watch_forks()
+
+    def _lease_slots(self, check: Checker, store: Any) -> LeaseSlots | None:
+        if store is None:
+            return None
+        from pyresil.locks._slots import LeaseSlots
+
+        if self.name is None:
+            check.fault("name", "given with lock_store: processes share the slots of one name", None)
+        try:
+            return LeaseSlots(store, self.name or "unnamed", self.max_concurrent, self)
+        except ConfigurationError as error:
+            check.faults.append(f"lock_store: {error}")
+            return None
+
+    @property
+    def _longest(self) -> float | None:
+        """How long to wait for a lease."""
+        return self.queue_timeout if self.max_queue else 0.0
+
+    def _refuse(self, ctx: Context, reason: str) -> Exception:
+        return self._rejection(ctx, self._slots, reason)
+
+    def compile(self, inner: Run, clock: Clock) -> Run:
+        """A slot of this process first, in order of arrival, then one of all processes."""
+        if self._leases is not None:
+            inner = self._leases.around(inner, self._longest, self._refuse)
+        return super().compile(inner, clock)
+
+    def enter(self, ctx: Context) -> Any:
+        """Take a slot.
+
+        Raises:
+            BulkheadFullError: None is free, and none came free in time.
+        """
+        ticket = super().enter(ctx)
+        leases = self._leases
+        if leases is None:
+            return ticket
+        try:
+            lease = leases.take(ctx, self._longest, lambda reason: self._refuse(ctx, reason))
+            lease._running += 1
+        except BaseException as error:
+            super().exit(ctx, ticket, Failure(error))
+            raise
+        return ticket, lease
+
+    def exit(self, ctx: Context, token: Any, outcome: Outcome[Any]) -> Outcome[Any]:
+        """Give it back."""
+        if self._leases is None:
+            return super().exit(ctx, token, outcome)
+        ticket, lease = token
+        try:
+            lease._running -= 1
+            lease.release()
+        finally:
+            outcome = super().exit(ctx, ticket, outcome)
+        return outcome
 
     def _after_fork(self) -> None:
         # Whoever is inside gives its slot back to the object it took it from.
@@ -94,7 +157,7 @@ class Bulkhead(Admission):
             "max_concurrent": self.max_concurrent,
             "max_queue": self.max_queue,
             "queue_timeout": self.queue_timeout,
-            "lock_store": None,
+            "lock_store": None if self._leases is None else repr(self._leases._store),
         }
 
     def __repr__(self) -> str:

@@ -196,7 +196,7 @@ def test_stopping_beside_stubborn_work_leaves_the_lease_to_expire(clock, caplog)
     a = Leader(first, work=stubborn)
     clock.advance(1)
     box = []
-    thread = threading.Thread(target=lambda: box.append(a.election.stop("5s")))
+    thread = threading.Thread(daemon=True, target=lambda: box.append(a.election.stop("5s")))
     thread.start()
     clock.wait_until_parked(2)
     clock.advance(5)

@@ -157,7 +157,7 @@ def test_threads_of_one_process_share_the_ownership(here, store):
         job()
 
     for _ in range(20):
-        threads = [threading.Thread(target=tick, args=(job,)) for job in jobs]
+        threads = [threading.Thread(daemon=True, target=tick, args=(job,)) for job in jobs]
         for thread in threads:
             thread.start()
         for thread in threads:

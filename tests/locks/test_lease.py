@@ -320,7 +320,7 @@ def test_library_waits_inside_a_block_end_with_the_lease(clock, locks):
             except LockLostError as error:
                 ended.append((clock.elapsed, error.detected_by))
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(daemon=True, target=work)
     thread.start()
     assert begun.wait(5)
     clock.wait_until_parked()

@@ -36,7 +36,7 @@ def in_thread(target):
         except BaseException as error:
             box["error"] = error
 
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(daemon=True, target=run)
     thread.start()
     return thread, box
 

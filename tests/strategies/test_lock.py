@@ -212,7 +212,7 @@ def test_library_waits_end_with_the_lease(clock, policy, locks):
         except LockLostError as error:
             box.append(error)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(daemon=True, target=run)
     thread.start()
     clock.wait_until_parked()
     locks.break_lease("k")
@@ -309,7 +309,7 @@ def test_the_deadline_ends_the_waiting(clock, store, locks):
         except TimeoutExceededError as error:
             box.append(error)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(daemon=True, target=run)
     thread.start()
     clock.wait_until_parked()
     clock.advance(5)
@@ -416,7 +416,7 @@ def test_eight_threads_lose_no_update():
         threading.Event().wait(0)
         counter["value"] = value + 1
 
-    threads = [threading.Thread(target=lambda: [policy.call(add) for _ in range(25)]) for _ in range(8)]
+    threads = [threading.Thread(daemon=True, target=lambda: [policy.call(add) for _ in range(25)]) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -42,7 +42,7 @@ def test_in_the_block_the_system_clock_does_not_wait_either():
 
 def test_other_threads_wait_as_ever():
     with instant():
-        thread = threading.Thread(target=SYSTEM.sleep, args=(0.1,))
+        thread = threading.Thread(daemon=True, target=SYSTEM.sleep, args=(0.1,))
         begun = time.monotonic()
         thread.start()
         thread.join()

@@ -16,7 +16,7 @@ from tests.support.processes import run_python
 
 
 def start(target, *args):
-    thread = threading.Thread(target=target, args=args, daemon=True)
+    thread = threading.Thread(daemon=True, target=target, args=args)
     thread.start()
     return thread
 
