@@ -145,10 +145,11 @@ class TimeWindow:
         slow: How many of them were slow.
         end: When the youngest segment ends.
         own: How many calls are in the youngest segment.
+        calm: No call in it failed or was slow: one more good one is only added up, which a hot path does by itself.
     """
 
     __slots__ = (
-        "calls", "end", "failures", "number", "own", "own_failures", "own_slow", "past", "rules", "slow", "width",
+        "calls", "calm", "end", "failures", "number", "own", "own_failures", "own_slow", "past", "rules", "slow", "width",
     )  # fmt: skip
 
     def __init__(self, rules: Rules) -> None:
@@ -157,6 +158,7 @@ class TimeWindow:
         self.number = 0
         self.end = _BIRTH
         self.calls = self.failures = self.slow = 0
+        self.calm = True
         self.own = self.own_failures = self.own_slow = 0
         #: The older segments: (number, calls, failures, slow).
         self.past: tuple[tuple[int, int, int, int], ...] = ()
@@ -175,6 +177,7 @@ class TimeWindow:
         self.calls = calls
         self.own += 1
         if bits:
+            self.calm = False
             failed = bits & FAILED
             slow = bits >> 1
             self.failures += failed
@@ -221,6 +224,7 @@ class TimeWindow:
                 self.calls = calls
                 self.failures = failures
                 self.slow = slows
+                self.calm = not failures and not slows
                 return
 
 

@@ -557,7 +557,7 @@ def test_repr_and_describe_say_what_is_in_force(make):
     assert breaker.describe() == {
         "strategy": "circuit breaker", "name": "api", "failure_rate": 0.5, "minimum_calls": 2, "window": "60s",
         "slow_call": 2.0, "slow_call_rate": 1.0, "open_for": 30.0, "half_open_calls": 3, "half_open_successes": 3,
-        "probe_timeout": 9.0, "share": None, "health_check": None,
+        "probe_timeout": 9.0, "share": None, "health_check": None, "handle": "default", "handle_result": "default",
     }  # fmt: skip
     failing(call)
     assert repr(breaker) == "CircuitBreaker(name='api', state='open')"

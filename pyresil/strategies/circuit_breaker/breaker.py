@@ -325,4 +325,5 @@ class CircuitBreaker(CircuitControl):
             "probe_timeout": circuit.break_for if circuit.probe_timeout is None else circuit.probe_timeout,
             "share": None,
             "health_check": None if check is None else describe_function(check),
+            **self._judge.describe(),
         }

@@ -72,7 +72,7 @@ def _by_count_timed(breaker: CircuitBreaker, inner: Run, plain: frozenset[type],
 def _by_time(breaker: CircuitBreaker, inner: Run, plain: frozenset[type]) -> Run:
     circuit = breaker._circuit
     timed = breaker._slow_call is not None
-    limit = breaker._slow_call or 0.0
+    limit = float("inf") if breaker._slow_call is None else breaker._slow_call
 
     def run(ctx: Context) -> Any:
         window: Any = circuit.window  # the kind of window that this function is for
@@ -86,13 +86,7 @@ def _by_time(breaker: CircuitBreaker, inner: Run, plain: frozenset[type]) -> Run
             breaker._raised(ctx, window, error, begun)
             raise
         ended = now()
-        if (
-            value.__class__ in plain
-            and (not timed or ended - begun <= limit)
-            and ended < window.end
-            and not window.failures
-            and not window.slow
-        ):
+        if ended < window.end and window.calm and ended - begun <= limit and value.__class__ in plain:
             # `TimeWindow.record` of a good call among good ones, which opens nothing; nothing is called here.
             window.calls += 1
             window.own += 1
@@ -116,8 +110,10 @@ def inlined(breaker: CircuitBreaker, inner: Run) -> Inline:
     limit = breaker._slow_call
     if breaker._circuit.rules.span is None and limit is None:
         return Inline(_COUNT, names)
-    names |= {"breaker": breaker, "limit": float("inf") if limit is None else limit}
-    return Inline(_COUNT_TIMED if breaker._circuit.rules.span is None else _TIME, names)
+    names |= {"breaker": breaker, "limit": limit}
+    if breaker._circuit.rules.span is None:
+        return Inline(_COUNT_TIMED, names)
+    return Inline(_TIME if limit is None else _TIME_AND_SLOW, names)
 
 
 _COUNT = """\
@@ -138,13 +134,14 @@ $window = $circuit.window
 if $window is None:
     value = $guarded($inner, context(cell))
 else:
-    $begun = $breaker._now()
+    $now = $breaker._now
+    $begun = $now()
     try:
         WORK
     except Exception as error:
         $raised(context(cell), $window, error, $begun)
         raise
-    if not ($breaker._now() - $begun <= $limit and $window.calm and value.__class__ in $plain):
+    if not ($now() - $begun <= $limit and $window.calm and value.__class__ in $plain):
         $returned(context(cell), $window, value, $begun)
 """
 _TIME = """\
@@ -152,20 +149,33 @@ $window = $circuit.window
 if $window is None:
     value = $guarded($inner, context(cell))
 else:
-    $begun = $breaker._now()
+    try:
+        WORK
+    except Exception as error:
+        $raised(context(cell), $window, error, 0.0)
+        raise
+    $now = $breaker._now
+    $ended = $now()
+    if $ended < $window.end and $window.calm and value.__class__ in $plain:
+        $window.calls += 1
+        $window.own += 1
+    else:
+        $returned(context(cell), $window, value, 0.0)
+"""
+_TIME_AND_SLOW = """\
+$window = $circuit.window
+if $window is None:
+    value = $guarded($inner, context(cell))
+else:
+    $now = $breaker._now
+    $begun = $now()
     try:
         WORK
     except Exception as error:
         $raised(context(cell), $window, error, $begun)
         raise
-    $ended = $breaker._now()
-    if (
-        value.__class__ in $plain
-        and $ended - $begun <= $limit
-        and $ended < $window.end
-        and not $window.failures
-        and not $window.slow
-    ):
+    $ended = $now()
+    if $ended < $window.end and $window.calm and $ended - $begun <= $limit and value.__class__ in $plain:
         $window.calls += 1
         $window.own += 1
     else:

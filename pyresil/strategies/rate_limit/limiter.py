@@ -20,7 +20,7 @@ from pyresil.strategy import Forkable, Guard
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from pyresil._engine.limiters import Verdict
+    from pyresil._engine.limiters import Limiter, Verdict
     from pyresil._flat import Inline
     from pyresil.context import Context
     from pyresil.durations import Duration, RateLike
@@ -128,6 +128,8 @@ class RateLimit(Guard[Never], Forkable):
         check.done()
         self._now = (clock or SYSTEM).monotonic
         self._local: LocalCounts | None = None
+        #: The state without partitions, for the hot path.
+        self._whole: Limiter | None = None
         self._waiting = 0
         self._watch_forks()
 
@@ -159,8 +161,10 @@ class RateLimit(Guard[Never], Forkable):
         if self._local is None:
             fresh = LocalCounts(self._spec, self.max_partitions, self.clock)
             # Test and assignment with no call in between: all threads use one.
+            whole = fresh.whole
             if self._local is None:
                 self._local = fresh
+                self._whole = whole
         return self._local
 
     # -- as a guard ------------------------------------------------------------------------------------------------------
@@ -327,7 +331,7 @@ class RateLimit(Guard[Never], Forkable):
         if self._store is not None:
             self._store.reset(key)
         elif key is None:
-            self._local = None
+            self._local = self._whole = None
         elif self._local is not None:
             self._local.parts.states.pop(key, None)
 

@@ -26,16 +26,19 @@ def _sliding(limit: RateLimit, inner: Run) -> Run:
     weight, permits = limit._weight, limit._spec.permits
 
     def run(ctx: Context) -> Any:
-        local = limit._local
-        if local is not None:
-            state: Any = local.whole
-            now = limit._now()
+        state: Any = limit._whole
+        if state is not None:
+            # An attribute that is called in place costs more: it is looked up as a method first.
+            read = limit._now
+            now = read()
             # `SlidingWindow.take`, inline.
-            if now < state.turn and state.total + weight <= permits:
-                state.total += weight
-                if now > state.last:
-                    state.last = now
-                return inner(ctx)
+            if now < state.turn:
+                total = state.total + weight
+                if total <= permits:
+                    state.total = total
+                    if now > state.last:
+                        state.last = now
+                    return inner(ctx)
         limit._acquire(ctx, None, weight)
         return inner(ctx)
 
@@ -46,8 +49,9 @@ def _plain(limit: RateLimit, inner: Run) -> Run:
     weight = limit._weight
 
     def run(ctx: Context) -> Any:
-        local = limit._local
-        if local is None or not local.whole.take(weight, limit._now()):
+        state = limit._whole
+        now = limit._now
+        if state is None or not state.take(weight, now()):
             limit._acquire(ctx, None, weight)
         return inner(ctx)
 
@@ -89,22 +93,25 @@ def inlined(limit: RateLimit) -> Inline:
 
 _SLIDING = """\
 $admitted = False
-$local = $limit._local
-if $local is not None:
-    $state = $local.whole
-    $at = $limit._now()
-    if $at < $state.turn and $state.total + $weight <= $permits:
-        $state.total += $weight
-        if $at > $state.last:
-            $state.last = $at
-        $admitted = True
+$state = $limit._whole
+if $state is not None:
+    $now = $limit._now
+    $at = $now()
+    if $at < $state.turn:
+        $total = $state.total + $weight
+        if $total <= $permits:
+            $state.total = $total
+            if $at > $state.last:
+                $state.last = $at
+            $admitted = True
 if not $admitted:
     $acquire(context(cell), None, $weight)
 WORK
 """
 _PLAIN = """\
-$local = $limit._local
-if $local is None or not $local.whole.take($weight, $limit._now()):
+$state = $limit._whole
+$now = $limit._now
+if $state is None or not $state.take($weight, $now()):
     $acquire(context(cell), None, $weight)
 WORK
 """
