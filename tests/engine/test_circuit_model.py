@@ -52,7 +52,7 @@ class BreakerMachine(RuleBasedStateMachine):
             clock=self.clock,
         )
         self.ctx = Context()
-        self.ctx._owner = Owner()
+        self.ctx._owner = Owner(None, self.clock)
         self.flying: list[Call] = []
         self.state, self.spell = "closed", 0
         self.recorded: list[tuple[float, bool, bool]] = []
