@@ -225,13 +225,35 @@ class ResilientSession(requests.Session):
             headers = {**(headers or {}), self._header: value}
         return super().request(method, url, params, data, headers, *args, **kwargs)
 
+    # The verbs are here for their types alone: durations as ``timeout=``, and ``idempotency_key=``.
+
+    def get(self, url: Any, **kwargs: Any) -> Response:
+        """As `request`."""
+        return super().get(url, **kwargs)
+
+    def options(self, url: Any, **kwargs: Any) -> Response:
+        """As `request`."""
+        return super().options(url, **kwargs)
+
+    def head(self, url: Any, **kwargs: Any) -> Response:
+        """As `request`; follows no redirects unless asked."""
+        return super().head(url, **kwargs)
+
     def post(self, url: Any, data: Any = None, json: Any = None, **kwargs: Any) -> Response:
-        """As the stock method; takes ``idempotency_key=`` too, as `request`."""
-        return self.request("POST", url, data=data, json=json, **kwargs)
+        """As `request`."""
+        return super().post(url, data, json, **kwargs)
+
+    def put(self, url: Any, data: Any = None, **kwargs: Any) -> Response:
+        """As `request`."""
+        return super().put(url, data, **kwargs)
 
     def patch(self, url: Any, data: Any = None, **kwargs: Any) -> Response:
-        """As the stock method; takes ``idempotency_key=`` too, as `request`."""
-        return self.request("PATCH", url, data=data, **kwargs)
+        """As `request`."""
+        return super().patch(url, data, **kwargs)
+
+    def delete(self, url: Any, **kwargs: Any) -> Response:
+        """As `request`."""
+        return super().delete(url, **kwargs)
 
     def send(self, request: PreparedRequest, **kwargs: Any) -> Response:
         """Send a prepared request: an execution of the host's policy.

@@ -24,6 +24,8 @@ from pyresil.integrations._http.rules import (
 )
 from pyresil.policy import BoundPolicy, Policy
 from pyresil.registry import Registry
+from pyresil.strategies.circuit_breaker import CircuitBreaker, CircuitState
+from pyresil.strategies.rate_limit import RateLimit
 from pyresil.strategies.retry import Retry
 from pyresil.strategy import Strategy
 
@@ -134,7 +136,7 @@ class HostPolicies:
             if entry is not keep and not entry.active
         ]
         unused.sort(key=lambda found: found[0])
-        idle = (found for found in unused if not found[2].has_news())
+        idle = (found for found in unused if not found[2].has_news(found[1]))
         for _, key, _ in itertools.chain(idle, unused):
             if len(self._entries) <= self._max:
                 return
@@ -197,9 +199,9 @@ class _Entry:
             found = self._forms.setdefault((again, copies, keyed), reduced)
         return found
 
-    def has_news(self) -> bool:
+    def has_news(self, key: Hashable) -> bool:
         """Whether the policy knows something that a fresh one would not: an open breaker, a limiter that is used up."""
-        return any(_has_news(strategy) for strategy in _flat(self.policy))
+        return any(_has_news(strategy, key) for strategy in _flat(self.policy))
 
 
 def _flat(policy: Any) -> list[Any]:
@@ -210,9 +212,10 @@ def _flat(policy: Any) -> list[Any]:
     return found
 
 
-def _has_news(strategy: Any) -> bool:
-    state = getattr(getattr(strategy, "state", None), "value", "closed")
-    return state != "closed" or bool(getattr(strategy, "exhausted", False))
+def _has_news(strategy: Any, key: Hashable) -> bool:
+    if isinstance(strategy, RateLimit):
+        return 0 in (strategy.stats().remaining, strategy.stats(key).remaining)
+    return isinstance(strategy, CircuitBreaker) and strategy.state is not CircuitState.CLOSED
 
 
 def _as_policy(made: Any) -> Policy[Any] | BoundPolicy[Any]:

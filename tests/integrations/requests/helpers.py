@@ -5,6 +5,9 @@ from __future__ import annotations
 import pathlib
 import threading
 import time
+import uuid
+
+import requests
 
 
 def descriptors() -> int:
@@ -26,3 +29,18 @@ class Watch:
 
     def __exit__(self, *exc_info):
         self.took = time.monotonic() - self.began
+
+
+class Flaky:
+    """`flaky(fail=2, status=503)`: a URL that fails so often, and its key; `flaky.seen(key)`: the keys that were sent to it."""
+
+    def __init__(self, upstream):
+        self.upstream = upstream
+
+    def __call__(self, fail=2, status=503, **query):
+        key = uuid.uuid4().hex
+        more = "".join(f"&{name}={value}" for name, value in query.items())
+        return self.upstream.url("http", f"/flaky?key={key}&fail={fail}&status={status}{more}"), key
+
+    def seen(self, key):
+        return requests.get(self.upstream.url("http", "/seen"), timeout=5).json()["keys"].get(key, [])

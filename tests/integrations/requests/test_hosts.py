@@ -19,9 +19,12 @@ from pyresil import (
     Guard,
     Hedge,
     Policy,
+    RateLimit,
+    RateLimitedError,
     Registry,
     Retry,
     Timeout,
+    TimeoutExceededError,
     current_context,
 )
 from pyresil.integrations._http.hosts import HostPolicies
@@ -165,6 +168,43 @@ def test_each_host_has_a_bulkhead_of_its_own(make, upstream):
     assert session.get(upstream.url("http", "/ok")).text == "ok"
 
 
+def test_each_host_has_a_rate_limit_of_its_own(make, upstream):
+    session = make(lambda: RateLimit("2/minute"))
+    for _ in range(2):
+        assert session.get(upstream.url("http", "/ok")).text == "ok"
+    with pytest.raises(RateLimitedError):
+        session.get(upstream.url("http", "/ok"))
+    assert session.get(upstream.url("https", "/ok")).text == "ok"
+
+
+def test_a_losing_copy_is_cut(make, upstream):
+    """The copy that wins ends the other, and with it its connection."""
+    calls = []
+    session = make()
+    before = closed(upstream, "/hang")
+
+    def fetch():
+        first = not calls
+        calls.append(None)
+        return session.get(upstream.url("http", "/hang" if first else "/ok"))
+
+    assert Policy(Hedge("100ms")).call(fetch).text == "ok"
+    wait_until(lambda: closed(upstream, "/hang") == before + 1, 3)
+
+
+def test_a_call_that_is_abandoned_is_cut(make, upstream, watch):
+    session = make()
+    before = closed(upstream, "/hang")
+    with watch() as timer, pytest.raises(TimeoutExceededError):
+        Policy(Timeout("200ms", mode="abandon")).call(session.get, upstream.url("http", "/hang"))
+    assert timer.took < 0.7
+    wait_until(lambda: closed(upstream, "/hang") == before + 1, 3)
+
+
+def closed(upstream, path):
+    return requests.get(upstream.url("http", "/seen"), timeout=5).json()["closed"].get(path, 0)
+
+
 def test_a_factory_may_take_the_key(make, upstream):
     made = []
 
@@ -267,6 +307,16 @@ class TestBounds:
         assert len(policies.known()) == 3
         with pytest.raises(CircuitOpenError):
             policies.run(prepared("http://bad/"), self.answer)
+
+    @pytest.mark.parametrize("options", [{}, {"per": lambda ctx: ctx.key}])
+    def test_a_limiter_that_is_used_up_is_kept_before_an_idle_one(self, options):
+        policies = HostPolicies(lambda: Policy(RateLimit("2/minute", **options)), max_hosts=3)
+        for _ in range(2):
+            policies.run(prepared("http://full/"), self.answer)
+        self.fill(policies, 20)
+        assert "http://full:80" in policies.known()
+        with pytest.raises(RateLimitedError):
+            policies.run(prepared("http://full/"), self.answer)
 
     def test_one_in_use_is_kept(self):
         policies = HostPolicies(lambda: Policy(Bulkhead(max_concurrent=1)), max_hosts=2)

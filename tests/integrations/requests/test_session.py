@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import threading
 import time
-import uuid
-from datetime import UTC, datetime, timedelta
 
 import pytest
 import requests
@@ -24,6 +22,7 @@ from pyresil import (
     TimeoutExceededError,
 )
 from pyresil.integrations.requests import RequestCancelledError, ResilientAdapter, ResilientSession
+from tests.integrations.requests.helpers import Flaky
 
 FAST = Constant("10ms")
 
@@ -48,18 +47,7 @@ def make(upstream, nothing_left):
 
 @pytest.fixture
 def flaky(upstream):
-    """`flaky(fail=2, status=503)`: a URL that fails so often, and its key; `flaky.seen(key)`: what was sent to it."""
-
-    class Flaky:
-        def __call__(self, fail=2, status=503, **query):
-            key = uuid.uuid4().hex
-            more = "".join(f"&{name}={value}" for name, value in query.items())
-            return upstream.url("http", f"/flaky?key={key}&fail={fail}&status={status}{more}"), key
-
-        def seen(self, key):
-            return requests.get(upstream.url("http", "/seen"), timeout=5).json()["keys"].get(key, [])
-
-    return Flaky()
+    return Flaky(upstream)
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
@@ -328,43 +316,6 @@ def spend_then(work, *args):
         work(*args)
 
     policy.call(late)
-
-
-def retry_after(flaky, after, status=503):
-    return flaky(fail=1, status=status, after=after)
-
-
-class TestCaseP21:
-    """A retry around a session that answers 503 with Retry-After."""
-
-    def test_P21_seconds_are_waited(self, make, flaky, watch):
-        url, _ = retry_after(flaky, "1")
-        with watch() as timer:
-            assert make(Retry(attempts=2, backoff=FAST)).get(url).status_code == 200
-        assert timer.took >= 1
-
-    def test_P21_a_date_is_waited_for(self, make, flaky, watch):
-        when = datetime.now(UTC) + timedelta(seconds=2)
-        date = when.strftime("%a, %d %b %Y %H:%M:%S GMT").replace(" ", "%20")
-        url, _ = retry_after(flaky, date)
-        with watch() as timer:
-            assert make(Retry(attempts=2, backoff=FAST)).get(url).status_code == 200
-        assert timer.took >= 0.8
-
-    def test_P21_garbage_is_ignored(self, make, flaky, watch):
-        url, _ = retry_after(flaky, "soon")
-        with watch() as timer:
-            assert make(Retry(attempts=2, backoff=FAST)).get(url).status_code == 200
-        assert timer.took < 1
-
-    def test_P21_what_is_over_the_budget_is_given_up_at_once(self, make, flaky, watch):
-        url, key = retry_after(flaky, "1000000000")
-        session = make(Retry(attempts=2, backoff=FAST))
-        with watch() as timer:
-            assert Policy().options(deadline="5s").call(session.get, url).status_code == 503
-            assert make(Retry(attempts=2, backoff=FAST, max_elapsed="5s")).get(url).status_code == 200
-        assert timer.took < 1
-        assert len(flaky.seen(key)) == 2
 
 
 class TestRedirects:
