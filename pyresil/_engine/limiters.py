@@ -80,6 +80,7 @@ class SlidingWindow:
         "older",
         "past",
         "permits",
+        "refusal",
         "span",
         "start",
         "total",
@@ -104,6 +105,8 @@ class SlidingWindow:
         self.total = self.older = 0
         #: The latest time that somebody waits for.
         self.booked = _LONG_AGO
+        #: The latest refusal: (version, total, weight, when it would be admitted). It holds while nothing changes.
+        self.refusal = (-1, 0, 0, _LONG_AGO)
 
     def take(self, weight: int, now: float) -> bool:
         """The quick way: True where the hit is admitted now; False says that `hit` has to look closer."""
@@ -148,6 +151,10 @@ class SlidingWindow:
 
     def hit(self, weight: int, now: float, max_wait: float) -> Verdict:
         """Admit a hit of ``weight`` (at most ``permits``) now, or within ``max_wait`` seconds, or not."""
+        version, before, known, at = self.refusal
+        if now + max_wait < at and weight == known and self.version == version and self.total == before:
+            left = self.remaining(now) if weight > 1 or self.booked > now else 0
+            return Verdict(False, at - now, at, left)
         while True:
             version, before, entries = self._entries()
             booked = self.booked
@@ -163,6 +170,7 @@ class SlidingWindow:
                 at = entry[1] + self.window
             wait = at - now
             if wait > max_wait:
+                self.refusal = (version, before, weight, at)
                 return Verdict(False, wait, at, left if left > 0 else 0)
             start, last, count = entries[-1] if entries else (at, at, 0)
             if entries and at < start + self.span:

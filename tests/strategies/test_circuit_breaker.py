@@ -10,6 +10,7 @@ import weakref
 from datetime import timedelta
 
 import pytest
+import requests
 
 from pyresil import (
     CancelledError,
@@ -22,6 +23,7 @@ from pyresil import (
     subscribe,
 )
 from pyresil.testing import ManualClock, record_events
+from tests.support.processes import free_port
 
 
 class Response:
@@ -650,6 +652,48 @@ def test_copies_of_errors_that_are_hard_to_copy(make):
             assert str(last) == str(make_error())
             assert vars(last) == vars(make_error())
         breaker.reset()
+
+
+def errors_in(value):
+    """All errors that can be reached from one through arguments and attributes."""
+    if isinstance(value, BaseException):
+        yield value
+        for inner in (*value.args, *vars(value).values()):
+            yield from errors_in(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from errors_in(inner)
+
+
+def test_errors_inside_the_last_failure_lead_to_no_frame_either(make):
+    _, call = make(minimum_calls=1)
+    with pytest.raises(requests.ConnectionError):
+        call(requests.get, f"http://127.0.0.1:{free_port()}/")
+    gc.collect()
+    last = rejected(call).last_failure
+    assert type(last) is requests.ConnectionError
+    found = list(errors_in(last))
+    assert len(found) >= 3  # the pool's error in it, and its reason
+    for error in found:
+        assert (error.__traceback__, error.__cause__, error.__context__) == (None, None, None)
+
+
+def test_a_group_of_errors_is_remembered_without_their_frames(make):
+    breaker, call = make(minimum_calls=1)
+
+    def work():
+        try:
+            raise KeyError("inner")
+        except KeyError as inner:
+            raise ExceptionGroup("several", [inner, ValueError("other")]) from None
+
+    try:
+        call(work)
+    except ExceptionGroup:
+        pass
+    last = breaker._last.get()
+    assert [str(error) for error in last.exceptions] == ["'inner'", "other"]
+    assert all(error.__traceback__ is None for error in last.exceptions)
 
 
 def test_a_breaker_is_freed_without_the_collector(make):

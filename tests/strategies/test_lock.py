@@ -416,7 +416,9 @@ def test_eight_threads_lose_no_update():
         threading.Event().wait(0)
         counter["value"] = value + 1
 
-    threads = [threading.Thread(daemon=True, target=lambda: [policy.call(add) for _ in range(25)]) for _ in range(8)]
+    threads = [
+        threading.Thread(daemon=True, target=lambda: [policy.call(add) for _ in range(25)]) for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyresil._engine.circuit import Circuit, Ticket
+from pyresil._engine.circuit import OPEN, Circuit, Ticket
 from pyresil._engine.windows import FAILED, SLOW, Rules
 from pyresil._functions import describe_function
 from pyresil._validate import Checker
@@ -198,6 +198,9 @@ class CircuitBreaker(CircuitControl):
 
     def _guarded(self, inner: Run, ctx: Context) -> Any:
         """A call that did not find the circuit closed."""
+        circuit, now = self._circuit, self._now()
+        if circuit.state is OPEN and now < circuit.until:
+            raise self._rejection(ctx, circuit.until - now)
         ticket = Ticket()
         try:
             self._admit(ctx, ticket)
@@ -230,11 +233,15 @@ class CircuitBreaker(CircuitControl):
         retry_after = circuit.retry_after(now)
         if admitted:
             self._start_check(ctx.policy, permit)
+        raise self._rejection(ctx, retry_after)
+
+    def _rejection(self, ctx: Context, retry_after: float | None) -> CircuitOpenError:
+        policy = ctx.policy
         if CircuitRejected.listeners:
             source, at = self.name or ctx.source, self.clock.wall()
-            emit(CircuitRejected(policy=ctx.policy, source=source, at=at, retry_after=retry_after))
-        last = None if self._last is None else self._last.get()
-        raise CircuitOpenError(retry_after, last, self.name, ctx.policy)
+            emit(CircuitRejected(policy=policy, source=source, at=at, retry_after=retry_after))
+        last = self._last
+        return CircuitOpenError(retry_after, None if last is None else last.get(), self.name, policy)
 
     def _raised(self, ctx: Context, window: Window, error: Exception, begun: float) -> None:
         """A call that was admitted by a closed circuit raised."""

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import weakref
+from typing import Any
 
 #: Fields of an ``OSError`` that its constructor takes from the arguments, so that a copy made without it lacks them.
 _OS_FIELDS = ("errno", "strerror", "filename", "filename2")
 
+#: So deep errors inside errors are copied; what is deeper is left out.
+_DEPTH = 4
 
-def copy_of(error: Exception) -> Exception | None:
+
+def copy_of(error: Exception, depth: int = _DEPTH) -> Exception | None:
     """The error without traceback, cause and context, or None where it cannot be copied.
 
-    Its constructor is not called, as it may take anything: arguments and attributes are carried over.
+    Its constructor is not called, as it may take anything: arguments and attributes are carried over. Errors among them (a
+    ``requests.ConnectionError`` holds that of the connection pool) are replaced by such copies too, since the traceback of any of
+    them leads to the frames of the failed call.
     """
     kind = type(error)
     try:
-        copy = kind.__new__(kind, *error.args)
-        copy.args = error.args
-        copy.__dict__.update(error.__dict__)
+        args = tuple([_without_traceback(value, depth) for value in error.args])
+        copy = kind.__new__(kind, *args)
+        copy.args = args
+        for name, value in error.__dict__.items():
+            copy.__dict__[name] = _without_traceback(value, depth)
         if isinstance(error, OSError):
             for field in _OS_FIELDS:
                 value = getattr(error, field, None)
@@ -25,7 +33,18 @@ def copy_of(error: Exception) -> Exception | None:
                     setattr(copy, field, value)
     except Exception:
         return None  # somebody's own ``__new__``
-    return copy
+    return copy if isinstance(copy, kind) else None
+
+
+def _without_traceback(value: Any, depth: int) -> Any:
+    if isinstance(value, BaseException):
+        if not isinstance(value, Exception) or depth <= 0:
+            return repr(value)
+        inner = copy_of(value, depth - 1)
+        return repr(value) if inner is None else inner
+    if value.__class__ in (list, tuple):
+        return value.__class__([_without_traceback(item, depth) for item in value])
+    return value
 
 
 class LastFailure:

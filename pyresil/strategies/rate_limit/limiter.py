@@ -222,6 +222,11 @@ class RateLimit(Guard[Never], Forkable):
         if weight > self._capacity:
             raise self._rejection(ctx, None)
         max_wait = self.max_wait
+        if max_wait <= 0.0 and self._store is None:
+            verdict = self._counts().hit(key, weight, self._now(), 0.0, self.block_for)
+            if not verdict.allowed:
+                raise self._rejection(ctx, verdict.wait)
+            return
         if max_wait > 0.0:
             left = ctx.remaining()
             if left is not None and left < max_wait:
