@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from pyresil.clock import Parker
-from pyresil.errors import StoreError, StoreUnavailableError
+from pyresil.errors import LockError, StoreError, StoreUnavailableError
 from pyresil.events import LockAcquired, LockRejected, emit
 from pyresil.locks._log import log
 from pyresil.locks.lease import Lease
@@ -137,6 +137,10 @@ class Acquisition:
         lease._renewal.start()
         self._locks._remember(lease)
         self._unknown = False
+        if (
+            self._locks._closed
+        ):  # meanwhile, and whoever closed did not see this lease; it is released by `run`
+            raise LockError("locks: this object was closed")
         if LockAcquired.listeners:
             at = self._clock.wall()
             emit(

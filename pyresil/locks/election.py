@@ -188,7 +188,7 @@ class Election:
         """One round: wait for the lease for a third of its ttl."""
         try:
             return Acquisition(self._locks, self._terms, self._stop).run()
-        except CancelledError:
+        except (CancelledError, LockError):
             return None
         except Exception as error:  # whatever a store raises, the next round may succeed
             log().warning("election %r: the store cannot be asked, trying again: %s", self.key, error)

@@ -171,24 +171,28 @@ class Lease:
         if self._renewal.foreign():
             return False
         self._renewal.expire()
-        mine = self._renewal.stop()
-        first = False
-        if not self._released:
-            self._released = first = True
-        if not first:
-            return False
+        first = mine = done = False
         try:
+            # Test and assignment with no call in between: one caller hands it back.
+            if not self._released:
+                self._released = first = True
+            if not first:
+                return False
+            mine = self._renewal.stop()
             # A lease whose time ran out may still be ours at the store: others need not wait for the rest of its ttl.
             done = self._lost_by != "refused" and self._give_back()
         except BaseException:  # of a signal handler
-            self._locks._later(self._try_to_release)
+            if first:
+                self._renewal.stop()
+                self._locks._later(self._try_to_release)
             raise
         finally:
-            self._locks._leases.pop(self, None)
-            self._locks._wake_closer()
-            token = self._cancel
-            if token is not None and not token.is_set():
-                token._close()
+            if first:
+                self._locks._leases.pop(self, None)
+                self._locks._wake_closer()
+                token = self._cancel
+                if token is not None and not token.is_set():
+                    token._close()
         if done and mine and LockReleased.listeners:
             at = self.clock.wall()
             emit(LockReleased(policy=None, source=None, at=at, key=self.key, token=self.token))
