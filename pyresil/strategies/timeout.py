@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
+from pyresil._flat import Inline
 from pyresil._validate import Checker
 from pyresil._workers import Handed, submit
 from pyresil.clock import Clock, Parker
@@ -23,6 +24,38 @@ if TYPE_CHECKING:
 __all__ = ["Timeout"]
 
 T = TypeVar("T")
+
+#: `_Cooperative.compile` as source.
+_INLINE = """\
+$ctx = context(cell)
+$own = $now() + $limit
+$outer = $ctx._deadline
+$outer_limit = $ctx._limit
+$token = $ctx._token
+try:
+    if $token is not None:
+        del $ctx._token
+    if $outer is None or $own < $outer:
+        $ctx._deadline = $own
+        $ctx._limit = $limit
+    WORK
+except Exception as error:
+    if $now() >= $own and $replaces($ctx, error, $own, $outer):
+        raise $exceeded($ctx, $own) from error
+    raise
+finally:
+    $inside = $ctx._token
+    $ctx._deadline = $outer
+    $ctx._limit = $outer_limit
+    if $token is not None:
+        $ctx._token = $token
+    elif $inside is not None:
+        del $ctx._token
+    if $inside is not None and $inside is not $token:
+        $inside._close_view()
+if $now() >= $own:
+    $late($ctx, $own)
+"""
 
 
 class Timeout(Strategy[Never]):
@@ -193,6 +226,11 @@ class _Cooperative(Timeout, Guard[Never]):
             return value
 
         return run
+
+    def inline(self, inner: Run, clock: Clock) -> Inline:
+        """See `Strategy.inline`."""
+        names = {"replaces": self._replaces, "exceeded": self._exceeded, "late": self._late}
+        return Inline(_INLINE, {"now": clock.monotonic, "limit": self.limit, **names})
 
     def enter(self, ctx: Context) -> tuple[float, Any]:
         """The time begins."""

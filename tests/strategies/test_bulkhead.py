@@ -64,6 +64,8 @@ class Held:
 FORMS = {
     "call": lambda policy, work: policy.call(work),
     "block": lambda policy, work: _block(policy, work),
+    # Through the nested closures, where a plain call takes the flat function.
+    "bound": lambda policy, work: policy.options(source="s").call(work),
 }
 
 
@@ -211,7 +213,8 @@ def test_a_slot_that_comes_with_a_cancel_is_given_on(form, another_waits, shrunk
     ctx = policy._context()
     ticket = bulkhead.enter(ctx)
     with pytest.raises(CancelledError, match="stop"):
-        form(policy.options(cancel=token), lambda: pytest.fail("cancelled work ran"))
+        with_token = policy.options(cancel=token)
+        form(with_token, lambda: pytest.fail("cancelled work ran"))
     assert another.granted == (another_waits and not shrunk)
     assert bulkhead.stats().active == len(woken) == another.granted
     assert bulkhead.stats().queued == (another_waits and shrunk)

@@ -33,7 +33,12 @@ def block(policy, work):
         return work()
 
 
-form = pytest.mark.parametrize("form", [call, block])
+def bound(policy, work):
+    """Through the nested closures, where a plain call takes the flat function."""
+    return policy.options(key="k").call(work)
+
+
+form = pytest.mark.parametrize("form", [call, block, bound])
 
 
 class StatusError(Exception):
