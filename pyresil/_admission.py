@@ -133,8 +133,9 @@ class Admission(Guard[Never], Forkable):
 
     def inline(self, inner: Run, clock: Clock) -> Inline | None:
         """See `Strategy.inline`."""
-        if type(self).compile is not Admission.compile:
-            return None
+        return self._inlined() if type(self).compile is Admission.compile else None
+
+    def _inlined(self) -> Inline:
         return Inline(_INLINE, {"self": self, "queue": self._queue, "permit": PERMIT})
 
     def enter(self, ctx: Context) -> Ticket:

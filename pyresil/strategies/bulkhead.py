@@ -12,6 +12,7 @@ from pyresil.errors import ConfigurationError
 from pyresil.outcome import Failure
 
 if TYPE_CHECKING:
+    from pyresil._flat import Inline
     from pyresil.context import Context
     from pyresil.durations import Duration
     from pyresil.locks._slots import LeaseSlots
@@ -110,6 +111,11 @@ class Bulkhead(Admission):
         if self._leases is not None:
             inner = self._leases.around(inner, self._longest, self._refuse)
         return super().compile(inner, clock)
+
+    def inline(self, inner: Run, clock: Clock) -> Inline | None:
+        """See `Strategy.inline`: not where a slot is a lease too."""
+        plain = self._leases is None and type(self).compile is Bulkhead.compile
+        return self._inlined() if plain else None
 
     def enter(self, ctx: Context) -> Any:
         """Take a slot.

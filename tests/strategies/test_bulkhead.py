@@ -358,3 +358,12 @@ def test_nothing_is_formatted_for_a_log_that_nobody_reads(monkeypatch):
     assert _logs.heard(logging.WARNING)
     monkeypatch.setattr(_logs.logger(), "propagate", False)
     assert not _logs.heard(logging.WARNING)
+
+
+def test_a_bulkhead_takes_part_in_the_flat_function_of_its_policy():
+    class Mine(Bulkhead):
+        def compile(self, inner, clock):
+            return lambda ctx: f"mine {super(Mine, self).compile(inner, clock)(ctx)}"
+
+    assert Policy(Bulkhead(1))._maker is not None
+    assert Policy(Mine(1)).call(lambda: "work") == "mine work"
