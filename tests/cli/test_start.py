@@ -13,11 +13,15 @@ from tests.support.command import COMMAND
 
 
 def imported(lock, *words):
-    """Names of all modules that one run of the command imports."""
-    command = [sys.executable, "-X", "importtime", *COMMAND[1:]]
+    """Names of all modules that one run of the command imports, and a bare interpreter here does not."""
+    return modules_of(lock, *COMMAND[1:], *words) - modules_of(lock, "-c", "pass")
+
+
+def modules_of(lock, *words):
     done = subprocess.run(
-        [*command, *words], env=lock.env(), capture_output=True, text=True, timeout=60, check=False
-    )
+        [sys.executable, "-X", "importtime", *words],
+        env=lock.env(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return set(re.findall(r"^import time:[^|]*\|[^|]*\| +(\S+)$", done.stderr, re.MULTILINE))
 
