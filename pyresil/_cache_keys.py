@@ -15,10 +15,10 @@ from pyresil.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-__all__ = ["ArgumentsKey", "freeze"]
+__all__ = ["ArgumentsKey", "freeze", "shortcut"]
 
 #: Types whose values are equal only to values of the same type here, because the type stands beside them.
-_ATOMS = frozenset((str, bytes, int, float, bool, complex, type(None)))
+ATOMS = frozenset((str, bytes, int, float, bool, complex, type(None)))
 _MISSING = object()
 
 
@@ -29,7 +29,7 @@ def freeze(value: Any) -> Hashable:
         TypeError: It is not hashable, nor a list, dict or set of what is.
     """
     kind = type(value)
-    if kind in _ATOMS:
+    if kind in ATOMS:
         return (kind, value)
     if kind in (list, tuple):
         return (kind, *map(freeze, value))
@@ -71,6 +71,11 @@ class ArgumentsKey:
         given = getattr(function, "__defaults__", None) or ()
         self._defaults = dict(zip(self._names[len(self._names) - len(given) :], given, strict=True))
 
+    @property
+    def simple(self) -> int | None:
+        """The number of parameters, where all of them are plain ones."""
+        return len(self._names) if self._plain else None
+
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
         """The key of one call.
 
@@ -83,7 +88,7 @@ class ArgumentsKey:
             values = self._bind(args, kwargs)
         try:
             return tuple(
-                [(value.__class__, value) if value.__class__ in _ATOMS else freeze(value) for value in values]
+                [(value.__class__, value) if value.__class__ in ATOMS else freeze(value) for value in values]
             )
         except TypeError as error:
             raise ConfigurationError(
@@ -109,3 +114,34 @@ class ArgumentsKey:
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return list(bound.arguments.values())
+
+
+def shortcut(key: ArgumentsKey, names: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
+    """A hit as source (see `pyresil._flat`): a fresh, immutable value of a call with a few plain arguments by position.
+
+    Args:
+        key: Makes the keys of the function.
+        names: ``entries`` (the store's, by key), ``now`` (the clock) and ``hit`` (the event's type).
+    """
+    count = key.simple
+    if count is None or count > 4:
+        return None
+    values = [f"args[{position}]" for position in range(count)]
+    plain = "".join(f" and {value}.__class__ in $atoms" for value in values)
+    parts = "".join(f"({value}.__class__, {value}), " for value in values)
+    return _SHORTCUT.format(count=count, plain=plain, key=parts), {**names, "atoms": ATOMS}
+
+
+_SHORTCUT = """\
+if not kwargs and len(args) == {count} and not $hit.listeners{plain}:
+    $key = ({key})
+    $found = $entries.get($key)
+    if $found is not None:
+        $found = $found[0]
+        if $found.plain and $now() < $found.fresh_until:
+            try:
+                $entries.move_to_end($key)
+            except KeyError:
+                pass
+            return $found.packed
+"""

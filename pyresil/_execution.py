@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyresil._guards import Guards, left_early, raise_other, unjudged
 from pyresil._observe import tell
-from pyresil.context import UNSET, _current, current_context
+from pyresil.context import UNSET, _current, current_context, set_current
 from pyresil.errors import PolicyUsageError
 from pyresil.outcome import Failure, Success
 from pyresil.strategy import Guard
@@ -63,7 +63,7 @@ class Attempt:
             )
         self._outer = _current.get()
         self._state = "entered"
-        _current.set(self.ctx)
+        set_current(self.ctx)
         return self.ctx
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> bool:
@@ -174,7 +174,7 @@ class _Attempts:
             raise StopIteration
         outer = _current.get()
         try:
-            _current.set(loop.ctx)
+            set_current(loop.ctx)
             if last is None:
                 self._started = True
                 loop.begin()
@@ -192,7 +192,7 @@ class _Attempts:
         while True:
             self._last = attempt = Attempt(loop, ctx, Guards(self._inner))
             try:
-                _current.set(ctx)
+                set_current(ctx)
                 attempt._guards.enter(ctx)
                 return attempt
             except BaseException as error:
@@ -259,7 +259,7 @@ class Execution:
         self._begun = ctx.clock.monotonic()
         self._outer = _current.get()
         try:
-            _current.set(ctx)
+            set_current(ctx)
             self._guards = Guards(guards)
             self._guards.enter(ctx)
             return ctx

@@ -5,7 +5,7 @@ strategies all offer their hot path as source (`Inline`) is composed as text and
 ``compile``, one inside the other, around the call of the work. Everything off the hot path goes to the nested closures. The
 code object is shared by all policies of the same shape.
 
-The context variable then holds a *cell*, a list ``[owner, fn, args, kwargs, outer]``; `pyresil.context.current_context` makes the
+The context variable holds a *cell*, a list ``[owner, args, kwargs, outer]`` (and the function, where the owner has none); `pyresil.context.current_context` makes the
 `Context` from it when somebody asks, and puts it in the owner's place. When the call ends the cell is emptied and not taken
 out, which would cost as much as putting it in: an empty cell stands for its ``outer``. All of that is stores into a list, so a
 signal handler that raises cannot leave a context behind.
@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyresil._observe import observed_call
+from pyresil._scope import Owner
 from pyresil.context import _current, context_of
 from pyresil.events import Executed
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import CodeType
 
-    from pyresil.context import Owner
     from pyresil.strategy import Run
 
 __all__ = ["Inline", "Maker", "flatten"]
@@ -35,33 +35,39 @@ class Inline(NamedTuple):
     Attributes:
         source: Statements with a line ``WORK``, which leaves the result of what is inside in ``value``; they leave their own
             there too, or raise. ``$name`` is a name of this strategy, bound in ``names`` or a local variable.
-            ``context(cell)`` is the `Context`. Nothing here may ``return``.
+            ``context(cell)`` is the `Context`. ``DONE`` means that nothing follows here; it returns where nothing follows
+            outside either.
         names: What the source needs.
+        shortcut: Gives, for a decorated function, source that may return a result before anything else happens, and its
+            names; or None. Used where everything outside is ``transparent``.
+        transparent: Does nothing with a result that is there at once.
     """
 
     source: str
     names: Mapping[str, Any]
+    shortcut: Callable[[Callable[..., Any]], tuple[str, Mapping[str, Any]] | None] | None = None
+    transparent: bool = False
 
 
 _TEMPLATE = """\
-def make(fn, owner, get, put, context, executed, observed, run{names}):
+def make(fn, owner, get, put, context, heard, observed, run{names}):
     def call({parameters}*args, **kwargs):
-        if executed.listeners:
+        if heard:
             return observed(owner, run, fn, args, kwargs)
+{shortcut}\
         outer = get()
-        if outer.__class__ is list and outer[0] is None:
-            outer = outer[4]
-        cell = [owner, fn, args, kwargs, outer]
+        if outer is not None and outer[0] is None:
+            outer = outer[3]
+        cell = [owner, args, kwargs, outer{extra}]
         try:
             put(cell)
 {body}
             return value
         finally:
             head = cell[0]
-            cell[0] = cell[1] = cell[2] = cell[3] = None
+            cell[0] = cell[1] = cell[2] = {gone}None
             if head is not owner:
                 head._close()
-            head = None
     return call
 """
 
@@ -77,11 +83,12 @@ class Maker:
         run: The same as nested closures, for a call that somebody listens to.
     """
 
-    __slots__ = ("_body", "_names", "_owner", "_run")
+    __slots__ = ("_body", "_names", "_owner", "_run", "_shortcut")
 
     def __init__(self, owner: Owner, inlines: Sequence[Inline], run: Run) -> None:
         self._owner = owner
         self._run = run
+        self._shortcut = next((inline.shortcut for inline in inlines if not inline.transparent), None)
         body = ["value = fn(*args, **kwargs)"]
         self._names: dict[str, Any] = {}
         for level in range(len(inlines) - 1, -1, -1):
@@ -89,7 +96,9 @@ class Maker:
             self._names.update({mark + name: value for name, value in inlines[level].names.items()})
             lines: list[str] = []
             for line in inlines[level].source.replace("$", mark).splitlines():
-                if line.strip() == "WORK":
+                if line.strip() == "DONE":
+                    lines.append(line.replace("DONE", "pass" if level else "return value"))
+                elif line.strip() == "WORK":
                     indent = line[: line.index("WORK")]
                     lines += [indent + inner for inner in body]
                 else:
@@ -99,9 +108,18 @@ class Maker:
 
     def make(self, fn: Callable[..., Any] | None = None) -> Callable[..., Any]:
         """The flat function around ``fn``; without one it takes the function as its first argument."""
+        names = self._names
+        shortcut = ""
+        found = None if fn is None or self._shortcut is None else self._shortcut(fn)
+        if found is not None:
+            shortcut = "".join(f"        {line}\n" for line in found[0].replace("$", "_s_").splitlines())
+            names = {**names, **{f"_s_{name}": value for name, value in found[1].items()}}
         source = _TEMPLATE.format(
-            names="".join(f", {name}" for name in self._names),
+            names="".join(f", {name}" for name in names),
+            shortcut=shortcut,
             parameters="fn, /, " if fn is None else "",
+            extra=", fn" if fn is None else "",
+            gone="cell[4] = " if fn is None else "",
             body=self._body,
         )
         code = _codes.get(source)
@@ -111,14 +129,14 @@ class Maker:
         exec(code, space)  # noqa: S102 - source from the library's own constants
         made: Callable[..., Any] = space["make"](
             fn,
-            self._owner,
+            self._owner if fn is None else Owner(self._owner.name, self._owner.clock, fn),
             _current.get,
             _current.set,
             context_of,
-            Executed,
+            Executed.heard,
             observed_call,
             self._run,
-            *self._names.values(),
+            *names.values(),
         )
         return made
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from pyresil._scope import Scope as Scope
 from pyresil.cancel import CancelToken
 from pyresil.clock import Parker
 from pyresil.durations import seconds
@@ -20,12 +21,13 @@ from pyresil.outcome import UNSET as UNSET
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyresil._scope import Owner as Owner
     from pyresil.clock import Clock
     from pyresil.durations import Duration
 
 __all__ = ["Context", "current_context", "current_lease", "fencing_token"]
 
-#: A `Context`, or the cell of a flat call (see `pyresil._flat`), or None.
+#: A cell: a list of a `Context`, or of what it is made from when somebody asks (see `pyresil._flat`); or None.
 _current: ContextVar[Any] = ContextVar("pyresil_context", default=None)
 _lease: ContextVar[Any] = ContextVar("pyresil_lease", default=None)
 
@@ -34,45 +36,6 @@ LEAST_TIMEOUT = 0.001
 
 #: What each attempt and copy has for itself.
 _OWN = ("_token", "_base", "_waker", "_reported", "_properties")
-
-
-class Scope:
-    """The token of one copy of the work and of its later attempts: a child, so that the copy can be cancelled alone.
-
-    It is made when somebody asks for it.
-    """
-
-    __slots__ = ("_above", "_token")
-
-    def __init__(self, above: Context) -> None:
-        self._above = above
-        self._token: CancelToken | None = None
-
-    def token(self) -> CancelToken:
-        """It, the same every time."""
-        if self._token is None:
-            above = self._above
-            fresh = CancelToken._make(above.clock, (above.cancel,), above.policy)
-            waker = (above._origin or above)._waker
-            if waker is not None:
-                fresh._notify(waker)
-            # Test and assignment with no call in between: two threads cannot both do it.
-            if self._token is None:
-                self._token = fresh
-        return self._token
-
-    def close(self) -> None:
-        """The copy has ended."""
-        if self._token is not None:
-            self._token._close()
-
-
-class Owner:
-    """What a policy tells its contexts: its name and its clock."""
-
-    def __init__(self, name: str | None, clock: Clock) -> None:
-        self.name = name
-        self.clock = clock
 
 
 class Context:
@@ -340,13 +303,18 @@ class Context:
         """Run something with this context as the current one."""
         outer = _current.get()
         try:
-            _current.set(self)
+            set_current(self)
             return run(self)
         finally:
             _current.set(outer)
 
     def __repr__(self) -> str:
         return f"<Context policy={self.policy!r} attempt={self.attempt}>"
+
+
+def set_current(ctx: Context | None) -> None:
+    """Make ``ctx`` the innermost one."""
+    _current.set(None if ctx is None else [ctx, None, None, None])
 
 
 def current_context() -> Context | None:
@@ -356,12 +324,12 @@ def current_context() -> Context | None:
 
 def _resolve(current: Any) -> Context | None:
     """The context that something found in the variable stands for."""
-    while current.__class__ is list:
+    while current is not None:
         found = _context_in(current)
         if found is not None:
             return found
-        current = current[4]  # that call is over
-    return current  # type: ignore[no-any-return]  # a cell's list is all that it is not
+        current = current[3]  # that call is over
+    return None
 
 
 def context_of(cell: list[Any]) -> Context:
@@ -373,13 +341,14 @@ def context_of(cell: list[Any]) -> Context:
 
 
 def _context_in(cell: list[Any]) -> Context | None:
-    owner, fn, args, kwargs, outer = cell
+    owner = cell[0]
     if owner is None or isinstance(owner, Context):
         return owner
     ctx = Context()
     ctx._owner = owner
-    ctx._work = (fn, args, kwargs)
-    parent = _resolve(outer)
+    fn = cell[4] if owner.fn is None else owner.fn
+    ctx._work = (fn, cell[1], cell[2])
+    parent = _resolve(cell[3])
     if parent is not None:
         ctx._inherit(parent)
     # Code that copied the context may ask from another thread; no call stands between the look and the store.

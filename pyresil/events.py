@@ -22,37 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 __all__ = [
-    "BulkheadRejected",
-    "CacheHit",
-    "CacheMiss",
-    "CacheRefreshFailed",
-    "CacheStale",
-    "CircuitClosed",
-    "CircuitHalfOpened",
-    "CircuitIsolated",
-    "CircuitOpened",
-    "CircuitRejected",
-    "CircuitStoreError",
-    "Event",
-    "Executed",
-    "FellBack",
-    "Hedged",
-    "IdempotencyLockLost",
-    "IdempotencyRejected",
-    "IdempotencyReplayed",
-    "JobSkipped",
-    "LeadershipAcquired",
-    "LeadershipLost",
-    "LockAcquired",
-    "LockLost",
-    "LockRejected",
-    "LockReleased",
-    "LockRenewFailed",
-    "RateLimited",
-    "Retried",
-    "TimedOut",
-    "subscribe",
-]
+    "BulkheadRejected", "CacheHit", "CacheMiss", "CacheRefreshFailed", "CacheStale", "CircuitClosed",
+    "CircuitHalfOpened", "CircuitIsolated", "CircuitOpened", "CircuitRejected", "CircuitStoreError",
+    "Event", "Executed", "FellBack", "Hedged", "IdempotencyLockLost", "IdempotencyRejected",
+    "IdempotencyReplayed", "JobSkipped", "LeadershipAcquired", "LeadershipLost", "LockAcquired", "LockLost",
+    "LockRejected", "LockReleased", "LockRenewFailed", "RateLimited", "Retried", "TimedOut", "subscribe",
+]  # fmt: skip
 
 Listener: TypeAlias = "Callable[[Any], object]"
 
@@ -77,6 +52,8 @@ class Event(_Frozen):
 
     type: ClassVar[str]
     listeners: ClassVar[tuple[Listener, ...]] = ()
+    #: The same as a list that stays the same object, for code that binds it once.
+    heard: ClassVar[list[Listener]]
     fields: ClassVar[tuple[str, ...]] = ("policy", "source", "at")
 
     policy: str | None
@@ -87,6 +64,7 @@ class Event(_Frozen):
         super().__init_subclass__(**kwargs)
         own = (name for name in cls.__annotations__ if name != "type")
         cls.fields = (*cls.fields, *own)
+        cls.heard = []
         if "type" in cls.__dict__:
             TYPES[cls.type] = cls
 
@@ -374,6 +352,7 @@ def subscribe(
     for kind in entered:
         # One stretch without a call, here and below: no lock, which a fork could leave locked for ever.
         kind.listeners = (*kind.listeners, listener)
+        kind.heard[:] = kind.listeners
 
     def unsubscribe() -> None:
         nonlocal entered
@@ -385,6 +364,7 @@ def subscribe(
                 rest = seen[:place] + seen[place + 1 :]
                 if kind.listeners is seen:
                     kind.listeners = rest
+                    kind.heard[:] = kind.listeners
                     break
                 seen = kind.listeners
 

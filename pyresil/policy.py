@@ -9,9 +9,10 @@ from pyresil._execution import Execution
 from pyresil._flat import flatten
 from pyresil._functions import require_plain_function, wrap_like
 from pyresil._observe import fresh_context, observed
+from pyresil._scope import Owner
 from pyresil._validate import Checker
 from pyresil.clock import SYSTEM, Clock
-from pyresil.context import Context, Owner
+from pyresil.context import Context
 from pyresil.events import Executed
 from pyresil.outcome import Failure, Success
 from pyresil.strategy import Strategy, require_strategies
@@ -159,6 +160,9 @@ class Policy(Strategy[F_co]):
         self._run = self._compose(_work, inlines)
         self._maker = flatten(self._owner, inlines[::-1], self._run)
         self.__dict__.pop("call", None)
+        if self._maker is not None and type(self).call is Policy.call:
+            # Stands before the method of that name, whose form is the general one.
+            self.__dict__["call"] = self._maker.make()
 
     def _compose(self, inner: Run, inlines: list[Inline | None] | None = None) -> Run:
         for strategy in reversed(self.strategies):
@@ -178,10 +182,6 @@ class Policy(Strategy[F_co]):
         Raises:
             BaseException: What ``fn`` raised, the same object; or an error of a strategy.
         """
-        if self._maker is not None:
-            # From now on the flat function itself answers to this name.
-            flat = self.__dict__["call"] = self._maker.make()
-            return flat(fn, *args, **kwargs)  # type: ignore[no-any-return]  # as below
         ctx = self._context()
         ctx._work = (fn, args, kwargs)
         if Executed.listeners:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyresil.context import Context, _current, _lease, current_context
+from pyresil.context import Context, _lease, current_context, set_current
 
 if TYPE_CHECKING:
     from pyresil.locks.lease import Lease
@@ -35,7 +35,7 @@ class Scope:
         ctx._lease = lease
         lease._running += 1
         self._state = 1
-        _current.set(ctx)
+        set_current(ctx)
         _lease.set(lease)
 
     def leave(self) -> None:
@@ -47,6 +47,6 @@ class Scope:
             if _lease.get() is self._lease:
                 _lease.set(self._outer_lease)
             if current_context() is self._ctx:
-                _current.set(self._outer)
+                set_current(self._outer)
             self._ctx._close()
             self._outer = None

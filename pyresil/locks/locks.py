@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
+from pyresil._scope import Owner
 from pyresil._validate import Checker
 from pyresil.cancel import CancelToken
 from pyresil.clock import SYSTEM, Clock
-from pyresil.context import UNSET, Owner, current_context
+from pyresil.context import UNSET, current_context
 from pyresil.errors import ConfigurationError, LockError
 from pyresil.locks._acquire import Acquisition
 from pyresil.locks._closing import close, register

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
-from pyresil._cache_keys import ArgumentsKey, freeze
+from pyresil._cache_keys import ArgumentsKey, freeze, shortcut
 from pyresil._cache_values import Packing
+from pyresil._flat import Inline
+from pyresil._single_flight import AGAIN, LOADING, Loads
 from pyresil._validate import Checker
-from pyresil.clock import Clock, Parker
+from pyresil.clock import Clock
 from pyresil.context import Context
 from pyresil.errors import (
     CancelledError,
     ConfigurationError,
-    RecursiveLoadError,
     TimeoutExceededError,
     report_exception,
 )
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from pyresil._cache_values import Entry
+    from pyresil._single_flight import Load
     from pyresil.durations import Duration
     from pyresil.outcome import Outcome
     from pyresil.strategy import Call, Run
@@ -39,23 +42,6 @@ MAX_REFRESHES = 8
 
 #: After a refresh failed, the stale value is served this long (or ``ttl``, if shorter) before the next try, in seconds.
 COOLDOWN = 5.0
-
-#: The loads that the code around this runs for, the innermost last.
-_loading: ContextVar[tuple[_Load, ...]] = ContextVar("pyresil_loading", default=())
-
-
-class _Load:
-    """One load of one key, and those who wait for it. ``outcome`` is None while it runs; `AGAIN` where nobody learnt anything."""
-
-    __slots__ = ("outcome", "parkers", "waits_for")
-
-    def __init__(self) -> None:
-        self.parkers: list[Parker] = []
-        self.outcome: Outcome[Any] | None = None
-        self.waits_for: _Load | None = None
-
-
-AGAIN: Outcome[Any] = Success(None)
 
 
 class Cache(Strategy[Never], Forkable):
@@ -131,7 +117,7 @@ class Cache(Strategy[Never], Forkable):
         check.done()
         self._packing = Packing(self.codec, self._subject)
         self._store: CacheStore | None = store
-        self._loads: dict[Hashable, _Load] = {}
+        self._loads = Loads()
         self._refreshing = 0
         self._arguments: ArgumentsKey | None = None
         self._watch_forks()
@@ -163,6 +149,20 @@ class Cache(Strategy[Never], Forkable):
 
         return run
 
+    def inline(self, inner: Run, clock: Clock) -> Inline | None:
+        """See `Strategy.inline`: nothing inside is inlined, but a decorated function's hits need no context."""
+        if type(self).compile is not Cache.compile:
+            return None
+        names = {"run": self.compile(inner, clock)}
+        return Inline("value = $run(context(cell))", names, shortcut=None if self.key else self._shortcut)
+
+    def _shortcut(self, function: Callable[..., Any]) -> tuple[str, dict[str, Any]] | None:
+        store = self.store
+        if type(store) is not MemoryCacheStore or not isinstance(function, FunctionType):
+            return None
+        names = {"entries": store._entries, "now": self.clock.monotonic, "hit": CacheHit}
+        return shortcut(self._arguments_key(function), names)
+
     @property
     def store(self) -> CacheStore:
         """Where the values are."""
@@ -189,7 +189,7 @@ class Cache(Strategy[Never], Forkable):
 
     def _drop(self, key: Hashable) -> None:
         self.store.invalidate(key)
-        self._loads.pop(key, None)
+        self._loads.forget(key)
 
     # -- keys ------------------------------------------------------------------------------------------------------------
 
@@ -239,12 +239,12 @@ class Cache(Strategy[Never], Forkable):
         """A value that is due for a refresh: one caller sees to it, and everybody gets the value."""
         if entry.is_error:
             return self._miss(inner, ctx, key, generation)
-        load = _Load()
-        if self.clock.monotonic() >= entry.retry_at and self._loads.setdefault(key, load) is load:
+        load, mine = self._loads.claim(key) if self.clock.monotonic() >= entry.retry_at else (None, False)
+        if load is not None and mine:
             # Somebody may have finished between our look and our claim.
             newer, generation = self.store.get(key)
             if newer is not None and self.clock.monotonic() < newer.fresh_until:
-                self._finish(key, load, AGAIN)
+                self._loads.finish(key, load, AGAIN)
                 return self._packing.unpack(newer)
             if self.refresh == "inline":
                 try:
@@ -263,16 +263,15 @@ class Cache(Strategy[Never], Forkable):
         if CacheMiss.listeners:
             self._tell(CacheMiss, ctx, key)
         while True:
-            load = _Load()
-            running = self._loads.setdefault(key, load)
-            if running is load:
+            load, mine = self._loads.claim(key)
+            if mine:
                 # Somebody may have finished between our look and our claim.
                 entry, generation = self.store.get(key)
                 if entry is not None and self.clock.monotonic() < entry.fresh_until:
-                    self._finish(key, load, AGAIN)
+                    self._loads.finish(key, load, AGAIN)
                     return self._packing.unpack(entry)
                 return self._lead(inner, ctx, key, load, generation)
-            outcome = self._wait(ctx, key, running)
+            outcome = self._loads.wait(ctx, key, load)
             if outcome is AGAIN:
                 continue
             if isinstance(outcome, Success):
@@ -280,16 +279,16 @@ class Cache(Strategy[Never], Forkable):
             try:
                 raise outcome.error
             finally:
-                del outcome, running
+                del outcome, load
 
-    def _lead(self, inner: Run, ctx: Context, key: Hashable, load: _Load, generation: int) -> Any:
+    def _lead(self, inner: Run, ctx: Context, key: Hashable, load: Load, generation: int) -> Any:
         """Run the work for everybody who waits."""
         outcome: Outcome[Any] = AGAIN
-        around = _loading.get()
+        around = LOADING.get()
         try:
-            _loading.set((*around, load))
+            LOADING.set((*around, load))
             value = inner(ctx)
-            _loading.set(around)
+            LOADING.set(around)
             entry = self._packing.pack(value, self.clock.monotonic() + self.ttl)
             if not self.judge.value(value):
                 self.store.set(key, entry, _ms(self.ttl + self.stale_ttl), generation)
@@ -305,8 +304,8 @@ class Cache(Strategy[Never], Forkable):
                 self._keep_error(key, error, generation)
             raise
         finally:
-            _loading.set(around)
-            self._finish(key, load, outcome)
+            LOADING.set(around)
+            self._loads.finish(key, load, outcome)
             del outcome
 
     def _keep_error(self, key: Hashable, error: Exception, generation: int) -> None:
@@ -315,38 +314,8 @@ class Cache(Strategy[Never], Forkable):
             if entry is not None:
                 self.store.set(key, entry, _ms(self.negative_ttl), generation)
 
-    def _finish(self, key: Hashable, load: _Load, outcome: Outcome[Any]) -> None:
-        load.outcome = outcome
-        if self._loads.get(key) is load:
-            self._loads.pop(key, None)
-        for parker in load.parkers:
-            parker.unpark()
-
-    def _wait(self, ctx: Context, key: Hashable, running: _Load) -> Outcome[Any]:
-        """Wait for somebody else's load."""
-        mine = _loading.get()
-        if mine:
-            mine[-1].waits_for = running
-        try:
-            link: _Load | None = running
-            for _ in range(len(self._loads) + len(mine) + 1):
-                if link in mine:
-                    raise RecursiveLoadError(key, ctx.policy)
-                link = None if link is None else link.waits_for
-            token = ctx.cancel
-            while running.outcome is None:
-                parker = Parker()
-                running.parkers.append(parker)
-                if running.outcome is None:
-                    token.raise_if_cancelled()
-                    token.park(parker)
-            return running.outcome
-        finally:
-            if mine:
-                mine[-1].waits_for = None
-
     def _refresh(
-        self, inner: Run, ctx: Context, key: Hashable, load: _Load, entry: Entry, generation: int
+        self, inner: Run, ctx: Context, key: Hashable, load: Load, entry: Entry, generation: int
     ) -> None:
         """Load in the background, without the caller's deadline; where too many do so already, the next caller sees to it."""
         fresh = Context()
@@ -362,7 +331,7 @@ class Cache(Strategy[Never], Forkable):
                 fresh._close()
 
         if self._refreshing >= MAX_REFRESHES:
-            self._finish(key, load, AGAIN)
+            self._loads.finish(key, load, AGAIN)
             return
         self._refreshing += 1
         context = copy_context()
@@ -370,7 +339,7 @@ class Cache(Strategy[Never], Forkable):
             self.clock.spawn(lambda: context.run(work), "pyresil-cache-refresh")
         except RuntimeError:  # the interpreter is ending, or the process has no more threads
             self._refreshing -= 1
-            self._finish(key, load, AGAIN)
+            self._loads.finish(key, load, AGAIN)
             report_exception(f"{self._subject}: a refresh could not be started")
 
     def _refresh_failed(self, ctx: Context, key: Hashable, entry: Entry, error: Exception) -> None:
@@ -384,7 +353,7 @@ class Cache(Strategy[Never], Forkable):
         emit(kind(policy=ctx.policy, source=self.name or ctx.source, at=ctx.clock.wall(), key=key))
 
     def _after_fork(self) -> None:
-        self._loads = {}
+        self._loads = Loads()
         self._refreshing = 0
 
     def describe(self) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class Fallback(Strategy[V_co], Generic[V_co]):
             "instead": self._instead,
             "plain": plain,
         }
-        return Inline(_INLINE, names)
+        return Inline(_INLINE, names, transparent=True)
 
     def _handles(self, error: Exception) -> bool:
         return bool(

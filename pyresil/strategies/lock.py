@@ -6,10 +6,11 @@ import weakref
 from typing import TYPE_CHECKING, Any, Never
 
 from pyresil._functions import describe_function
+from pyresil._scope import Scope
 from pyresil._validate import Checker
 from pyresil.cancel import CancelToken
 from pyresil.clock import Clock
-from pyresil.context import UNSET, Scope, _lease
+from pyresil.context import UNSET, _lease
 from pyresil.errors import ConfigurationError, LockLostError
 from pyresil.locks import Locks
 from pyresil.locks._acquire import Acquisition

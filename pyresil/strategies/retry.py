@@ -28,15 +28,18 @@ __all__ = ["Retry"]
 
 #: `Retry.compile` as source: the attempts after the first run outside the handler, so that the error of a failed one is gone.
 _INLINE = """\
-$steps = $delay = None
 try:
     WORK
 except Exception as error:
     $steps, $delay = $failed(context(cell), $started, $failure(error))
     if $delay is None:
         raise
-if $steps is None and value.__class__ not in $plain and $refuses(value):
-    $steps, $delay = $failed(context(cell), $started, $success(value))
+else:
+    if value.__class__ in $plain or not $refuses(value):
+        DONE
+        $delay = None
+    else:
+        $steps, $delay = $failed(context(cell), $started, $success(value))
 if $delay is not None:
     value = None
     value = $again($inner, context(cell), $steps, $delay)

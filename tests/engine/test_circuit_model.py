@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pyresil import CircuitBreaker, CircuitOpenError, CircuitState, Failure, Success
-from pyresil.context import Context, Owner
+from pyresil._scope import Owner
+from pyresil.context import Context
 from pyresil.testing import ManualClock
 
 WIDTH = 1.0

@@ -1,0 +1,55 @@
+"""What contexts share: what they know of their policy, and the token of a copy of the work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyresil.cancel import CancelToken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyresil.clock import Clock
+    from pyresil.context import Context
+
+__all__ = ["Owner", "Scope"]
+
+
+class Scope:
+    """The token of one copy of the work and of its later attempts: a child, so that the copy can be cancelled alone.
+
+    It is made when somebody asks for it.
+    """
+
+    __slots__ = ("_above", "_token")
+
+    def __init__(self, above: Context) -> None:
+        self._above = above
+        self._token: CancelToken | None = None
+
+    def token(self) -> CancelToken:
+        """It, the same every time."""
+        if self._token is None:
+            above = self._above
+            fresh = CancelToken._make(above.clock, (above.cancel,), above.policy)
+            waker = (above._origin or above)._waker
+            if waker is not None:
+                fresh._notify(waker)
+            # Test and assignment with no call in between: two threads cannot both do it.
+            if self._token is None:
+                self._token = fresh
+        return self._token
+
+    def close(self) -> None:
+        """The copy has ended."""
+        if self._token is not None:
+            self._token._close()
+
+
+class Owner:
+    """What a policy tells its contexts: its name, its clock, and, where it decorates one, its function."""
+
+    def __init__(self, name: str | None, clock: Clock, fn: Callable[..., Any] | None = None) -> None:
+        self.name = name
+        self.clock = clock
+        self.fn = fn

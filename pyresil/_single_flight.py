@@ -1,0 +1,87 @@
+"""Loads that run once for everybody who asks for the same key meanwhile."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from pyresil.clock import Parker
+from pyresil.errors import RecursiveLoadError
+from pyresil.outcome import Success
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from pyresil.context import Context
+    from pyresil.outcome import Outcome
+
+__all__ = ["AGAIN", "LOADING", "Load", "Loads"]
+
+#: The loads that the code around this runs for, the innermost last.
+LOADING: ContextVar[tuple[Load, ...]] = ContextVar("pyresilLOADING", default=())
+
+
+class Load:
+    """One load of one key, and those who wait for it. ``outcome`` is None while it runs; `AGAIN` where nobody learnt anything."""
+
+    __slots__ = ("outcome", "parkers", "waits_for")
+
+    def __init__(self) -> None:
+        self.parkers: list[Parker] = []
+        self.outcome: Outcome[Any] | None = None
+        self.waits_for: Load | None = None
+
+
+AGAIN: Outcome[Any] = Success(None)
+
+
+class Loads:
+    """The loads that run, by key; nothing is kept of those that ended."""
+
+    __slots__ = ("_running",)
+
+    def __init__(self) -> None:
+        self._running: dict[Hashable, Load] = {}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def claim(self, key: Hashable) -> tuple[Load, bool]:
+        """The load of ``key``, and whether it is the caller's to run and to `finish`."""
+        fresh = Load()
+        running = self._running.setdefault(key, fresh)
+        return running, running is fresh
+
+    def forget(self, key: Hashable) -> None:
+        """Nobody joins the load that runs now any more."""
+        self._running.pop(key, None)
+
+    def finish(self, key: Hashable, load: Load, outcome: Outcome[Any]) -> None:
+        load.outcome = outcome
+        if self._running.get(key) is load:
+            self._running.pop(key, None)
+        for parker in load.parkers:
+            parker.unpark()
+
+    def wait(self, ctx: Context, key: Hashable, running: Load) -> Outcome[Any]:
+        """Wait for somebody else's load."""
+        mine = LOADING.get()
+        if mine:
+            mine[-1].waits_for = running
+        try:
+            link: Load | None = running
+            for _ in range(len(self._running) + len(mine) + 1):
+                if link in mine:
+                    raise RecursiveLoadError(key, ctx.policy)
+                link = None if link is None else link.waits_for
+            token = ctx.cancel
+            while running.outcome is None:
+                parker = Parker()
+                running.parkers.append(parker)
+                if running.outcome is None:
+                    token.raise_if_cancelled()
+                    token.park(parker)
+            return running.outcome
+        finally:
+            if mine:
+                mine[-1].waits_for = None
