@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyresil.decorators import circuit_breaker as circuit_breaker
     from pyresil.decorators import fallback as fallback
     from pyresil.decorators import hedge as hedge
+    from pyresil.decorators import locked as locked
     from pyresil.decorators import rate_limit as rate_limit
     from pyresil.decorators import retry as retry
     from pyresil.decorators import timeout as timeout
@@ -106,6 +107,7 @@ _HOMES = {
     "pyresil.decorators": (
         "fallback",
         "cached",
+        "locked",
         "retry",
         "hedge",
         "circuit_breaker",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyresil.decorators import Decorator
     from pyresil.strategies.bulkhead import Bulkhead
     from pyresil.strategies.circuit_breaker import CircuitBreaker
+    from pyresil.strategies.rate_limit import RateLimit
     from pyresil.strategy import Strategy
 
 __all__ = ["Registry"]
@@ -171,13 +172,13 @@ class Registry:
         """The bulkhead under ``name``; made with the defaults where there is none."""
         return cast("Bulkhead", self._named("bulkhead", name))
 
-    def rate_limit(self, name: str) -> Strategy[Any]:
+    def rate_limit(self, name: str) -> RateLimit:
         """The rate limit under ``name``.
 
         Raises:
             ConfigurationError: There is none, and the defaults give no ``limit``.
         """
-        return self._named("rate_limit", name)
+        return cast("RateLimit", self._named("rate_limit", name))
 
     def _named(self, word: str, name: str) -> Strategy[Any]:
         found = self._names.get(word, name)
@@ -191,9 +192,9 @@ class Registry:
         """All bulkheads by name."""
         return cast("dict[str, Bulkhead]", self._names.all("bulkhead"))
 
-    def rate_limits(self) -> dict[str, Strategy[Any]]:
+    def rate_limits(self) -> dict[str, RateLimit]:
         """All rate limits by name."""
-        return self._names.all("rate_limit")
+        return cast("dict[str, RateLimit]", self._names.all("rate_limit"))
 
     def reset(self) -> None:
         """Bring every shared breaker and rate limit back to its first state."""

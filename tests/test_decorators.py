@@ -7,19 +7,27 @@ import functools
 import pytest
 
 from pyresil import (
+    CircuitOpenError,
     ConfigurationError,
     Constant,
     Fallback,
     Policy,
     Retry,
     bulkhead,
+    cached,
     circuit_breaker,
+    current_lease,
     fallback,
+    fencing_token,
+    hedge,
+    locked,
     policy_of,
+    rate_limit,
     retry,
     timeout,
 )
 from pyresil._merging import DEFAULT_NAMES
+from pyresil.testing import ManualClock, record_events
 
 NOW = Constant("0s")
 
@@ -249,3 +257,68 @@ def test_what_cannot_run_under_a_policy_is_refused_when_decorated(decorator, fn)
 def test_policy_of_a_plain_function_is_none():
     assert policy_of(fails) is None
     assert policy_of(Policy(Retry(), Fallback(1))(fails)) is None
+
+
+def test_every_stage_has_its_decorator_and_its_place():
+    clock = ManualClock()
+
+    @timeout("2s")
+    @locked("nightly", clock=clock)
+    @rate_limit("100/s")
+    @hedge("5s")
+    @cached("1m")
+    @bulkhead(5)
+    @circuit_breaker(0.5)
+    @retry(2)
+    @fallback("spare")
+    def fn(x):
+        return x
+
+    assert [type(strategy).__name__.lstrip("_") for strategy in policy_of(fn).strategies] == [
+        "Fallback", "Cache", "Lock", "Retry", "Hedge", "CircuitBreaker", "RateLimit", "Bulkhead", "Cooperative",
+    ]  # fmt: skip
+    assert fn("value") == "value"
+
+
+def test_a_cached_function_keeps_results_by_its_arguments():
+    calls = []
+
+    @cached
+    def fn(x, y=2):
+        calls.append((x, y))
+        return x + y
+
+    assert [fn(1), fn(x=1), fn(1, 2), fn(y=2, x=1), fn(2)] == [3, 3, 3, 3, 4]
+    assert calls == [(1, 2), (2, 2)]
+
+
+def test_a_hit_is_told_to_those_who_listen():
+    fn = cached("1h")(lambda x: x)
+    fn(1)
+    with record_events() as events:
+        assert fn(1) == 1
+    assert "cache-hit" in [event.type for event in events]
+
+
+def test_a_cached_hit_passes_an_open_breaker_and_is_no_execution_of_the_work():
+    @cached("1h")
+    @circuit_breaker("upstream")
+    def fn(x):
+        return x
+
+    fn(1)
+    strategies = {type(strategy).__name__: strategy for strategy in policy_of(fn).strategies}
+    strategies["CircuitBreaker"].isolate()
+    assert fn(1) == 1
+    with pytest.raises(CircuitOpenError):
+        fn(2)
+
+
+def test_a_locked_function_knows_its_fencing_token():
+    @locked(lambda ctx: f"order:{ctx.args[0]}")
+    def fn(order):
+        return current_lease().key, fencing_token()
+
+    key, token = fn(7)
+    assert key == "order:7"
+    assert fn(7)[1] > token

@@ -144,6 +144,10 @@ def test_named_instances(registry):
     assert set(registry.breakers()) == {"carrier", "fresh"}
     assert set(registry.bulkheads()) == {"carrier"}
     assert registry.rate_limits() == {}
+    with pytest.raises(ConfigurationError, match=r"rate_limit: missing .* 'limit'"):
+        registry.rate_limit("api")
+    limited = Registry(defaults={"rate_limit": {"limit": "5/s"}})
+    assert limited.rate_limit("api") is limited.rate_limits()["api"]
 
 
 def test_names_belong_to_their_registry(registry):
