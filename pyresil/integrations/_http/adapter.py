@@ -139,7 +139,7 @@ class BoundAdapter(HTTPAdapter):
         if limits.connect is None and limits.after is None:
             call = None if budget is None else Call(budget, request)
         else:
-            later = budget or Budget()
+            later = Budget((), None, budget)  # its own: it will be shortened
             first = Budget((), limits.connect, later)
             call = Call(first, request, later, limits.after)
         outer = active.set(call)

@@ -149,7 +149,9 @@ class Budget:
         for token in self.tokens:
             if token._cancelled:
                 reason = token._reason
-                if isinstance(reason, BaseException) and not isinstance(reason, CancelledError):
+                if isinstance(reason, CancelledError):
+                    reason = reason.reason
+                elif isinstance(reason, BaseException):
                     return reason
                 failed = RequestCancelledError(reason, token._policy)
                 break

@@ -141,6 +141,8 @@ class Call:
         hook = Hook(cut.shut)
         timer = None
         moved = 0
+        # A ``BaseException`` that comes meanwhile, such as a KeyboardInterrupt, goes its way whatever was cut.
+        ours = False
         try:
             budget.watch(hook)
             if self._timed:
@@ -150,17 +152,21 @@ class Call:
                 try:
                     moved = operation(data)
                     break
-                except TimeoutError:
-                    continue  # `left` says whether the time is really up
                 except OSError as error:
                     if hook.function is None or budget.spent():
                         raise Stop from None
-                    if "timed out" not in str(error):  # gevent's TLS says it so
+                    # The timeout that was set: `left` says whether the time is really up. A timeout with a number is the
+                    # kernel's own, of a connection that is dead. gevent's TLS has no type for it.
+                    if error.errno is not None or "timed out" not in str(error):
                         raise
+            ours = True
+        except Exception:
+            ours = True
+            raise
         finally:
             if timer is not None:
                 timer.cancel()
-            if not budget.unwatch(hook):
+            if not budget.unwatch(hook) and ours:
                 raise Stop  # the cut was begun: the connection is of no use, whatever came last
         if not moved:
             budget.left()  # where a body ends with the connection, a cut looks like its end
@@ -199,7 +205,9 @@ class Connecting:
         if traceback is not None and sys.version_info < (3, 13):
             _close_unfinished(traceback)
         untouched = self._call.budget.unwatch(self._hook)
-        if not untouched or (isinstance(error, Exception) and self._call.budget.spent()):
+        if error is not None and not isinstance(error, Exception):
+            return
+        if not untouched or (error is not None and self._call.budget.spent()):
             raise Stop from None
 
 

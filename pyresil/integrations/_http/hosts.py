@@ -107,7 +107,7 @@ class HostPolicies:
         keyed = again and request.headers.get(self._header) is not None
         policy = entry.form(again=again, copies=again and is_plain(request), keyed=keyed)
         if isinstance(policy, Policy):
-            policy = policy.options(key=key, source=str(key))
+            policy = policy.options(key=key, source=str(key) or None)
         entry.active += 1
         try:
             return _Execution(request, attempt).run(policy)
