@@ -101,11 +101,13 @@ def test_a_call_ends_in_time_and_the_next_one_works(
 
 @pytest.mark.parametrize("path", DRIPS)
 def test_every_way_to_read_a_body_is_bounded_and_cuts_nothing_silently(session, upstream, watch, path):
+    limit = 0.6  # enough for the headers, with all readers at once
+
     def read(reader):
-        response = session.get(upstream.url("http", f"/{path}"), timeout=LIMIT, stream=True)
+        response = session.get(upstream.url("http", f"/{path}"), timeout=limit, stream=True)
         with watch() as timer, pytest.raises(TimeoutExceededError):
             READERS[reader](response)
-        assert timer.took < LIMIT + LATE
+        assert timer.took < limit + LATE
         # The stock response would now say that the body has ended.
         with pytest.raises(TimeoutExceededError):
             READERS[reader](response)
