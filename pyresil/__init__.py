@@ -72,6 +72,10 @@ if TYPE_CHECKING:
     from pyresil.stores.base import LockStore as LockStore
     from pyresil.stores.cache import CacheStore as CacheStore
     from pyresil.stores.cache import MemoryCacheStore as MemoryCacheStore
+    from pyresil.stores.circuits import CircuitSnapshot as CircuitSnapshot
+    from pyresil.stores.circuits import CircuitStateStore as CircuitStateStore
+    from pyresil.stores.circuits import MemoryCircuitStore as MemoryCircuitStore
+    from pyresil.stores.circuits import VersionedCircuit as VersionedCircuit
     from pyresil.stores.limiter import Decision as Decision
     from pyresil.stores.limiter import LimiterStore as LimiterStore
     from pyresil.stores.limiter import LimitSpec as LimitSpec
@@ -143,6 +147,12 @@ _HOMES = {
     "pyresil.strategy": ("Strategy", "Guard", "Stepper", "Call"),
     "pyresil.stores.backend": ("connect", "Backend"),
     "pyresil.stores.base": ("LockStore", "Granted", "Held", "LockInfo"),
+    "pyresil.stores.circuits": (
+        "CircuitStateStore",
+        "MemoryCircuitStore",
+        "CircuitSnapshot",
+        "VersionedCircuit",
+    ),
     "pyresil.stores.limiter": ("LimiterStore", "MemoryLimiterStore", "LimitSpec", "Decision"),
     "pyresil.stores.memory": ("MemoryLockStore",),
     "pyresil.stores.postgres": ("PostgresLockStore",),

@@ -325,6 +325,32 @@ class Circuit:
         append(entry)
         return True
 
+    def follow(self, state: CircuitState, until: float, opened: int, post: Post) -> bool:
+        """Take over the state that another process decided; a circuit that stays closed keeps its window.
+
+        Returns:
+            Whether the state changed.
+        """
+        append, entry, note = post.append, post.entry, post.entry[1]
+        fresh = self.rules.window() if state in _COUNTING else None
+        # From here on nothing is called.
+        before = self.state
+        self.opened = opened
+        if state is OPEN:
+            self.until = until
+            self.era += 1
+        if before is state:
+            return False
+        self.round = None
+        self.state = state
+        self.window = fresh
+        if fresh is not None:
+            self.counted = fresh
+        note.before = before
+        note.after = state
+        append(entry)
+        return True
+
     def retry_after(self, now: float) -> float | None:
         """Seconds until the next call may be admitted; None where nothing is known."""
         if self.state is OPEN:

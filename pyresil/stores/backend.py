@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pyresil.clock import Clock
     from pyresil.stores.base import LockStore
+    from pyresil.stores.circuits import CircuitStateStore
     from pyresil.stores.limiter import LimiterStore
 
 __all__ = ["Backend", "connect"]
@@ -84,6 +85,7 @@ class Backend:
         self.url = f"{self._scheme}:{_without_password(rest)}"
         self._locks: LockStore | None = None
         self._limiter: LimiterStore | None = None
+        self._circuits: CircuitStateStore | None = None
         self._path = ""
         if self._scheme == "memory" and rest not in {"", "//"}:
             _refuse(f"url must be memory: and nothing more, got {self.url}")
@@ -141,6 +143,19 @@ class Backend:
             if self._limiter is None:
                 self._limiter = fresh
         return self._limiter
+
+    @property
+    def circuits(self) -> CircuitStateStore:
+        """The circuit store; the same object every time."""
+        if self._circuits is None:
+            if self._scheme != "memory":
+                _refuse(f"{self._scheme} has no circuit store")
+            from pyresil.stores.circuits import MemoryCircuitStore
+
+            fresh = MemoryCircuitStore(self._clock)
+            if self._circuits is None:
+                self._circuits = fresh
+        return self._circuits
 
     def close(self) -> None:
         """Close what was opened here. It opens again when it is used again."""

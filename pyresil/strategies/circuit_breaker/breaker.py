@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyresil._engine.circuit import OPEN, Circuit, Ticket
+from pyresil._engine.circuit import HALF_OPEN, OPEN, Circuit, Ticket
 from pyresil._engine.windows import FAILED, SLOW, Rules
 from pyresil._functions import describe_function
 from pyresil._validate import Checker
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyresil.context import Context
     from pyresil.durations import Duration
     from pyresil.outcome import Outcome
+    from pyresil.stores.circuits import CircuitStateStore
+    from pyresil.strategies.circuit_breaker.shared import Share
     from pyresil.strategy import Run
 
 __all__ = ["CircuitBreaker"]
@@ -80,7 +82,9 @@ class CircuitBreaker(CircuitControl):
         half_open_calls: How many probes are admitted in all.
         half_open_successes: How many of them must succeed. Default: all.
         probe_timeout: How long a probe keeps its permit (a duration). Default: the length of the break.
-        share: State shared between processes; not available yet.
+        share: A `CircuitStateStore`: the state (not the counts) is shared by all breakers of this name there. What others
+            decided is looked up once a second, at the next call. A store that fails is told (`CircuitStoreError`, a warning), and
+            the breaker goes on by itself.
         health_check: Called without arguments in a thread of the library, in place of probes, when a call comes after the
             break is over; callers are rejected until it returns something true (closes) or fails (opens again).
         handle: Exception type, tuple of them, or predicate of the error: what counts as failure. Default: the default
@@ -113,7 +117,7 @@ class CircuitBreaker(CircuitControl):
         half_open_calls: int = 1,
         half_open_successes: int | None = None,
         probe_timeout: Duration | None = None,
-        share: object = None,
+        share: CircuitStateStore | None = None,
         health_check: Callable[[], object] | None = None,
         handle: type[BaseException] | tuple[type[BaseException], ...] | Callable[[Any], object] | None = None,
         handle_result: Callable[[Any], object] | None = None,
@@ -143,8 +147,7 @@ class CircuitBreaker(CircuitControl):
         if half_open_successes is not None:
             needed = check.integer("half_open_successes", half_open_successes, 1, permits)
         timeout = check.optional_duration("probe_timeout", probe_timeout)
-        if share is not None:
-            check.fault("share", "None: shared circuits are not available yet", share)
+        shared = None if share is None else self._shared(check, share, name)
         self._health_check = check.function("health_check", health_check)
         default = handle is None and handle_result is None
         self._judge = _JUDGE if default else Judge(handle, handle_result, check)
@@ -153,6 +156,20 @@ class CircuitBreaker(CircuitControl):
         if health_check is not None:
             permits = needed = 1
         super().__init__(name, Circuit(rules, permits, needed, break_for, timeout), computed, clock)
+        self._share = shared
+
+    @staticmethod
+    def _shared(check: Checker, store: object, name: str | None) -> Share | None:
+        from pyresil.stores.circuits import CircuitStateStore
+        from pyresil.strategies.circuit_breaker.shared import Share
+
+        if not isinstance(store, CircuitStateStore):
+            check.fault("share", "a CircuitStateStore or None", store)
+        elif name is None:
+            check.fault("name", "given with share: it is the key under which processes share the state", None)
+        else:
+            return Share(store, name)
+        return None
 
     def compile(self, inner: Run, clock: Clock) -> Run:
         """See `Strategy.compile`: the closed circuit inline, everything else is `_guarded`."""
@@ -160,7 +177,8 @@ class CircuitBreaker(CircuitControl):
 
     def inline(self, inner: Run, clock: Clock) -> Inline | None:
         """See `Strategy.inline`."""
-        return inlined(self, inner) if type(self).compile is CircuitBreaker.compile else None
+        plain = type(self).compile is CircuitBreaker.compile and self._share is None
+        return inlined(self, inner) if plain else None
 
     def enter(self, ctx: Context) -> Ticket:
         """Admit the execution.
@@ -168,6 +186,8 @@ class CircuitBreaker(CircuitControl):
         Raises:
             CircuitOpenError: The circuit is open or isolated, or all probes are taken.
         """
+        if self._share is not None:
+            self._share.refresh(self, ctx.policy)
         ticket = Ticket()
         entered = False
         try:
@@ -222,6 +242,9 @@ class CircuitBreaker(CircuitControl):
         circuit, now = self._circuit, self._now()
         ticket.begun = now
         over = circuit.is_over(now)
+        if over and self._share is not None:
+            lease = circuit.break_for if circuit.probe_timeout is None else circuit.probe_timeout
+            over = self._share.claim(self, ctx.policy, lease * circuit.permits)
         # The permit of a health check is not the caller's, who is rejected and would give it back.
         permit = ticket if self._health_check is None else Ticket()
         admitted = circuit.admit(permit, now, self._post(ctx.policy) if over else None)
@@ -271,6 +294,8 @@ class CircuitBreaker(CircuitControl):
             self._remember(outcome)
         if window.record(bits, now) and self._circuit.opens(window, now, self._post(policy)):
             self._measure_break(now, outcome)
+            if self._share is not None:
+                self._share.publish(self, policy)
             self._announce()
 
     def _judged(
@@ -285,8 +310,11 @@ class CircuitBreaker(CircuitControl):
             slow = self._slow_call is not None and now - ticket.begun > self._slow_call
             if verdict and self._circuit.round is ticket.round:
                 self._remember(outcome)
+            decided = self._circuit.state is HALF_OPEN
             if self._circuit.judge(ticket, verdict or slow, now, self._post(policy)):
                 self._measure_break(now, outcome)
+            if self._share is not None and decided and self._circuit.state is not HALF_OPEN:
+                self._share.publish(self, policy)
             self._announce()
 
     def _start_check(self, policy: str | None, ticket: Ticket) -> None:
@@ -330,7 +358,7 @@ class CircuitBreaker(CircuitControl):
             "half_open_calls": circuit.permits,
             "half_open_successes": circuit.successes,
             "probe_timeout": circuit.break_for if circuit.probe_timeout is None else circuit.probe_timeout,
-            "share": None,
+            "share": None if self._share is None else "shared",
             "health_check": None if check is None else describe_function(check),
             **self._judge.describe(),
         }

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyresil.clock import Clock
     from pyresil.durations import Duration
     from pyresil.outcome import Outcome
+    from pyresil.strategies.circuit_breaker.shared import Share
 
 #: A ``Retry-After`` makes a break at most this long, in seconds.
 _LONGEST_RETRY_AFTER = 3600.0
@@ -81,6 +82,8 @@ class CircuitControl(Guard[Never], Forkable):
         self._now = (clock or SYSTEM).monotonic
         self._circuit = circuit
         self._open_for = open_for
+        #: What is shared with other processes.
+        self._share: Share | None = None
         self._outbox: Outbox | None = None
         self._last: LastFailure | None = None
 
@@ -92,6 +95,8 @@ class CircuitControl(Guard[Never], Forkable):
         # What the parent's threads were delivering is theirs to deliver.
         self._outbox = None
         self._circuit.forget_probes()
+        if self._share is not None:
+            self._share.forget()
 
     @property
     def state(self) -> CircuitState:
@@ -103,28 +108,28 @@ class CircuitControl(Guard[Never], Forkable):
         now = self._set(CircuitState.OPEN)
         if self._open_for is not None:
             self._measure_break(now, None)
-        self._announce()
+        self._tell_by_hand()
 
     def reset(self) -> None:
         """Close it, with an empty window, whatever its state; calls that are running count no more."""
         self._last = None
         self._set(CircuitState.CLOSED)
-        self._announce()
+        self._tell_by_hand()
 
     def isolate(self) -> None:
         """Reject all calls until `reset`."""
         self._set(CircuitState.ISOLATED)
-        self._announce()
+        self._tell_by_hand()
 
     def disable(self) -> None:
         """Let all calls through and count nothing, until `reset`."""
         self._set(CircuitState.DISABLED)
-        self._announce()
+        self._tell_by_hand()
 
     def metrics_only(self) -> None:
         """Let all calls through and count them, from an empty window, until `reset`; it never opens by itself."""
         self._set(CircuitState.METRICS_ONLY)
-        self._announce()
+        self._tell_by_hand()
 
     def stats(self) -> CircuitStats:
         """The state and the counts at this moment."""
@@ -148,6 +153,11 @@ class CircuitControl(Guard[Never], Forkable):
         now = self._now()
         self._circuit.set(state, now, self._post(None))
         return now
+
+    def _tell_by_hand(self) -> None:
+        if self._share is not None:
+            self._share.publish(self, None, by_hand=True)
+        self._announce()
 
     def _remember(self, outcome: Outcome[Any]) -> None:
         if isinstance(outcome, Failure) and isinstance(outcome.error, Exception):

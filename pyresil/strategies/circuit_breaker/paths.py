@@ -14,6 +14,7 @@ from pyresil.outcome import PLAIN
 if TYPE_CHECKING:
     from pyresil.context import Context
     from pyresil.strategies.circuit_breaker.breaker import CircuitBreaker
+    from pyresil.strategies.circuit_breaker.shared import Share
     from pyresil.strategy import Run
 
 _NONE: frozenset[type] = frozenset()
@@ -21,6 +22,8 @@ _NONE: frozenset[type] = frozenset()
 
 def compiled(breaker: CircuitBreaker, inner: Run) -> Run:
     """The breaker around ``inner``."""
+    if breaker._share is not None:
+        return _shared(breaker, breaker._share, inner)
     # Values of these types need not be judged.
     plain: frozenset[type] = PLAIN if breaker._judge.default_values else _NONE
     if breaker._circuit.rules.span is not None:
@@ -43,6 +46,14 @@ def compiled(breaker: CircuitBreaker, inner: Run) -> Run:
             return value
         breaker._returned(ctx, window, value, 0.0)
         return value
+
+    return run
+
+
+def _shared(breaker: CircuitBreaker, share: Share, inner: Run) -> Run:
+    def run(ctx: Context) -> Any:
+        share.refresh(breaker, ctx.policy)
+        return breaker._guarded(inner, ctx)
 
     return run
 

@@ -1,0 +1,181 @@
+"""A circuit breaker whose state is shared between processes through a store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from pyresil._engine.circuit import HALF_OPEN, OPEN, CircuitState
+from pyresil.errors import StoreError
+from pyresil.events import CircuitStoreError, emit
+from pyresil.stores.circuits import CircuitSnapshot, VersionedCircuit
+
+if TYPE_CHECKING:
+    from pyresil.stores.circuits import CircuitStateStore
+    from pyresil.strategies.circuit_breaker.control import CircuitControl
+
+#: The store is read at most so often, in seconds; after a failure a little later.
+_EVERY = 1.0
+_AFTER_FAILURE = 5.0
+#: Seconds that one request may take.
+_TIMEOUT = 1.0
+#: Writes in a row that may find somebody else's.
+_TRIES = 10
+
+
+class Share:
+    """Keeps one breaker and its row in a store together.
+
+    What this breaker decides is written, if nobody wrote since it last looked; else the other decision is taken over. What is
+    set by hand is written in any case. While the store cannot be reached the breaker goes on by itself, and what it decided then
+    is written when the store is back, if nobody else wrote meanwhile. A round of probes belongs to the process that wrote
+    half-open; for the others the circuit is open until it ends, or until its time is up.
+    """
+
+    __slots__ = ("_due", "_failing", "_id", "_key", "_store", "_unwritten", "_version")
+
+    def __init__(self, store: CircuitStateStore, key: str) -> None:
+        self._store = store
+        self._key = key
+        self._id = ""
+        self._version = 0
+        self._due = float("-inf")
+        self._failing = False
+        self._unwritten = False
+
+    def forget(self) -> None:
+        """In a forked child, which is another writer."""
+        self._id = ""
+
+    def refresh(self, breaker: CircuitControl, policy: str | None) -> None:
+        """Look what others decided, if that is due."""
+        now = breaker._now()
+        if now < self._due:
+            return
+        # One thread goes; the others go on with what is known.
+        self._due = now + _EVERY
+        known = self._version
+        try:
+            current = _checked(self._store.read(self._key, timeout=_TIMEOUT))
+        except StoreError as error:
+            self._failed(breaker, policy, error)
+            return
+        self._failing = False
+        if self._version != known:
+            return  # this breaker wrote meanwhile
+        if current.version == known or current.snapshot is None:
+            self._version = current.version
+            if self._unwritten:
+                self.publish(breaker, policy)
+        elif current.snapshot.writer != self._id:
+            self._take_over(breaker, policy, current)
+
+    def claim(self, breaker: CircuitControl, policy: str | None, lease: float) -> bool:
+        """The break is over: ask for the round of probes. False where somebody else has it, or decided otherwise."""
+        version = self._version
+        wanted = CircuitSnapshot(HALF_OPEN.value, _ms(lease), breaker._circuit.opened, self._writer())
+        try:
+            current = _checked(self._store.write(self._key, wanted, version, timeout=_TIMEOUT))
+        except StoreError as error:
+            self._failed(breaker, policy, error)
+            return True  # by itself
+        if current.snapshot is not None and current.snapshot.writer == self._id:
+            # Written just now, or a moment ago by another thread: the round is this process's.
+            self._version = current.version
+            return True
+        self._take_over(breaker, policy, current)
+        return False
+
+    def publish(self, breaker: CircuitControl, policy: str | None, *, by_hand: bool = False) -> None:
+        """Tell the others the state of this breaker."""
+        self._unwritten = True
+        for _ in range(_TRIES):
+            # The version first: whoever writes in between makes this write fail, and it is done again.
+            version = self._version
+            circuit, now = breaker._circuit, breaker._now()
+            left = circuit.until - now if circuit.state is OPEN else 0.0
+            snapshot = CircuitSnapshot(circuit.state.value, _ms(left), circuit.opened, self._writer())
+            try:
+                current = _checked(self._store.write(self._key, snapshot, version, timeout=_TIMEOUT))
+            except StoreError as error:
+                self._failed(breaker, policy, error)
+                return
+            if self._is_mine(current, version):
+                self._version = current.version
+                self._unwritten = False
+                return
+            mine = current.snapshot is not None and current.snapshot.writer == self._id
+            if not by_hand and not mine:
+                self._take_over(breaker, policy, current)
+                return
+            self._version = current.version
+
+    def _is_mine(self, current: VersionedCircuit, expected: int) -> bool:
+        return (
+            current.version == expected + 1
+            and current.snapshot is not None
+            and current.snapshot.writer == self._id
+        )
+
+    def _take_over(self, breaker: CircuitControl, policy: str | None, current: VersionedCircuit) -> None:
+        snapshot = current.snapshot
+        self._version = current.version
+        self._unwritten = False
+        if snapshot is None:
+            return
+        state = CircuitState(snapshot.state)
+        now = breaker._now()
+        until = now + snapshot.remaining_ms / 1000.0
+        breaker._circuit.follow(
+            OPEN if state is HALF_OPEN else state, until, snapshot.opened, breaker._post(policy)
+        )
+        breaker._announce()
+
+    def _failed(self, breaker: CircuitControl, policy: str | None, error: StoreError) -> None:
+        self._due = breaker._now() + _AFTER_FAILURE
+        if not self._failing:
+            self._failing = True
+            breaker._log().warning("%s: the store failed, it goes on by itself: %s", breaker._label(), error)
+        if CircuitStoreError.listeners:
+            at = breaker.clock.wall()
+            emit(CircuitStoreError(policy=policy, source=breaker.name, at=at, error=error))
+
+    def _writer(self) -> str:
+        if not self._id:
+            from os import urandom
+
+            fresh = urandom(16).hex()
+            if not self._id:
+                self._id = fresh
+        return self._id
+
+
+def _ms(seconds: float) -> int:
+    return max(0, int(seconds * 1000.0 + 0.999))
+
+
+def _checked(given: Any) -> VersionedCircuit:
+    """What a store answered, if it can be right.
+
+    Raises:
+        StoreError: It cannot.
+    """
+    if isinstance(given, VersionedCircuit):
+        snapshot, version = cast("tuple[object, object]", given)
+        if isinstance(version, int) and version >= 0 and (snapshot is None or _is_plausible(snapshot)):
+            return given
+    raise StoreError(f"a circuit store answered {given!r}")
+
+
+def _is_plausible(snapshot: object) -> bool:
+    if not isinstance(snapshot, CircuitSnapshot):
+        return False
+    state, remaining_ms, opened, writer = cast("tuple[object, ...]", snapshot)
+    return (
+        state in _STATES
+        and isinstance(remaining_ms, int)
+        and isinstance(opened, int)
+        and isinstance(writer, str)
+    )
+
+
+_STATES = frozenset(state.value for state in CircuitState)
