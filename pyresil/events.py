@@ -352,7 +352,7 @@ def subscribe(
     for kind in entered:
         # One stretch without a call, here and below: no lock, which a fork could leave locked for ever.
         kind.listeners = (*kind.listeners, listener)
-        kind.heard[:] = kind.listeners
+        note_listeners(kind)
 
     def unsubscribe() -> None:
         nonlocal entered
@@ -364,11 +364,19 @@ def subscribe(
                 rest = seen[:place] + seen[place + 1 :]
                 if kind.listeners is seen:
                     kind.listeners = rest
-                    kind.heard[:] = kind.listeners
+                    note_listeners(kind)
                     break
                 seen = kind.listeners
 
     return unsubscribe
+
+
+def note_listeners(kind: type[Event]) -> None:
+    """Bring ``kind.heard`` in line with ``kind.listeners``, which was changed."""
+    seen: tuple[Listener, ...] | None = None
+    while seen is not kind.listeners:  # another thread changed it meanwhile
+        seen = kind.listeners
+        kind.heard[:] = seen
 
 
 def emit(event: Event) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyresil import _dispatch
 from pyresil.context import _current, _lease
-from pyresil.events import TYPES
+from pyresil.events import TYPES, note_listeners
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -35,6 +35,7 @@ class _Fresh(AbstractContextManager["None"]):
         self._listeners = {kind: kind.listeners for kind in TYPES.values()}
         for kind in TYPES.values():
             kind.listeners = ()
+            note_listeners(kind)
         _reset()
 
     def __exit__(
@@ -44,6 +45,7 @@ class _Fresh(AbstractContextManager["None"]):
             _dispatch._dispatcher.flush(1.0)
         for event, listeners in self._listeners.items():
             event.listeners = listeners
+            note_listeners(event)
         _reset()
 
 

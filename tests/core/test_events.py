@@ -21,7 +21,7 @@ from pyresil.events import (
     Retried,
     emit,
 )
-from pyresil.testing import InstantClock, record_events
+from pyresil.testing import InstantClock, fresh_state, record_events
 
 # DESIGN's list: the word, and the fields besides policy, source and at.
 DOCUMENTED = {
@@ -298,6 +298,27 @@ def test_no_execution_event_for_base_exceptions(error):
                 with attempt:
                     raise error
     assert recorded == []
+
+
+def test_what_hot_paths_ask_is_what_listens():
+    policy = Policy(Retry())
+    seen = []
+    end = subscribe(seen.append, Executed)
+    try:
+        with fresh_state():
+            inside = []
+            unsubscribe = subscribe(inside.append, Executed)
+            policy.call(int)
+            unsubscribe()
+            policy.call(int)
+            assert (len(inside), seen) == (1, [])
+        policy.call(int)
+        assert len(seen) == 1, "listeners that were there before are back"
+    finally:
+        end()
+    policy.call(int)
+    assert len(seen) == 1
+    assert all(tuple(kind.heard) == kind.listeners == () for kind in TYPES.values())
 
 
 def test_all_is_complete():

@@ -60,6 +60,24 @@ STORM = """
     def call():
         policy.call(work)
 
+    alone = Policy(Retry(2, Constant(0), handle=ValueError))
+    fails = [False]
+
+    def sometimes():
+        fails[0] = not fails[0]
+        if fails[0]:
+            raise ValueError
+        return work()
+
+    decorated = alone(sometimes)
+
+    def single():
+        for run in (lambda: alone.call(sometimes), decorated):
+            try:
+                run()
+            except ValueError:
+                pass
+
     def rounds():
         while armed:  # one that is raised inside a destructor goes nowhere
             {form}()
@@ -80,7 +98,7 @@ STORM = """
 
 
 @pytest.mark.parametrize("base", ["Exception", "BaseException"])
-@pytest.mark.parametrize("form", ["call", "block", "loop"])
+@pytest.mark.parametrize("form", ["call", "block", "loop", "single"])
 def test_a_handler_that_raises_leaks_nothing(form, base):
     done = run_python(
         STORM.format(
