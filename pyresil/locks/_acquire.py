@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import count
 from typing import TYPE_CHECKING
 
 from pyresil.clock import Parker
@@ -24,15 +25,41 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _SLICE = 0.1
 
 
+class _Process:
+    """What one process says of itself, and its part of owner ids; read once, since both cost system calls."""
+
+    __slots__ = ("_count", "_prefix", "pid", "who")
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        host = os.uname().nodename.encode("ascii", "replace").decode()
+        self.who = f"host={host} pid={pid}"
+        self._prefix = os.urandom(12).hex()
+        self._count = count(1)
+
+    def new_owner(self) -> str:
+        return f"{self._prefix}{next(self._count):08x}"
+
+
+_process: _Process | None = None
+
+
+def _this() -> _Process:
+    global _process
+    found, pid = _process, os.getpid()
+    if found is None or found.pid != pid:
+        found = _process = _Process(pid)
+    return found
+
+
 def who() -> str:
     """What this process says of itself to those that find the key held: host and process id, in ASCII."""
-    host = os.uname().nodename.encode("ascii", "replace").decode()
-    return f"host={host} pid={os.getpid()}"
+    return _this().who
 
 
 def new_owner() -> str:
-    """A random id for an acquisition."""
-    return os.urandom(16).hex()
+    """An id for an acquisition: 96 random bits of the process, and a number."""
+    return _this().new_owner()
 
 
 class Acquisition:

@@ -39,7 +39,7 @@ class Lease:
 
     Attributes:
         key: What is locked.
-        owner: The random id of this acquisition.
+        owner: The id of this acquisition, random per process.
         token: The fencing token; larger than that of every earlier acquisition of the key.
         ttl: Seconds that the lease is good for after a renewal.
     """
@@ -126,7 +126,7 @@ class Lease:
         """The token that tells the work to stop; its reason is a `LockLostError` where the lease was lost."""
         token = self._cancel
         if token is None:
-            fresh = CancelToken(clock=self.clock)
+            fresh = CancelToken._make(self.clock, (), None)
             if self._cancel is None:
                 self._cancel = fresh
             token = self._cancel

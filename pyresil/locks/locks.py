@@ -62,7 +62,8 @@ class Locks(Forkable):
         clock: Clock | None = None,
     ) -> None:
         check = Checker("locks")
-        self.ttl = check.duration("ttl", ttl, minimum=LEAST_TTL)
+        # Stores count whole milliseconds.
+        self.ttl = round(check.duration("ttl", ttl, minimum=LEAST_TTL) * 1000.0) / 1000.0
         check.instance("clock", clock, Clock, "a Clock or None")
         if isinstance(store, str):
             store = _connect(check, store, clock)

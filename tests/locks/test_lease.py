@@ -38,7 +38,7 @@ def test_what_it_tells(locks, store):
     info = locks.status("k")
     assert (info.key, info.owner, info.token) == ("k", lease.owner, lease.token)
     assert isinstance(lease.token, int)
-    assert len(lease.owner) == 32
+    assert len(lease.owner) >= 32
     assert lease.ttl == 10
     assert lease.detected_by is None
     assert isinstance(lease.lost, threading.Event)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import urllib.request
 
 import pytest
 
@@ -175,3 +176,40 @@ def test_gunicorn_workers_run_a_tick_once_between_them(tmp_path, new_gunicorn):
     numbers = [int(tick) for tick, _ in found]
     assert numbers == sorted(set(numbers)), "every tick once"
     assert len({pid for _, pid in found}) == 1
+
+
+@pytest.mark.parametrize("worker_class", ["sync", "gthread", "gevent"])
+@pytest.mark.parametrize("preload", [False, True])
+def test_gunicorn_hands_back_on_sigterm(tmp_path, new_gunicorn, worker_class, preload):
+    """Leases of workers are free at once after an orderly end, and the master's own survives its workers."""
+    path = tmp_path / "locks.db"
+    server = new_gunicorn(
+        f"""
+        import os
+        from flask import Flask
+        from pyresil import Locks, SQLiteLockStore
+
+        app = Flask(__name__)
+        locks = Locks(SQLiteLockStore({str(path)!r}, timeout=20), ttl="60s")
+        made_in = os.getpid()
+        at_import = locks.acquire("import")
+
+        @app.get("/")
+        def index():
+            lease = locks.acquire("worker")
+            return f"{{lease is not None}} {{at_import is not None and at_import.held}}"
+        """,
+        worker_class=worker_class,
+        options=["--preload"] if preload else [],
+    )
+    with urllib.request.urlopen(server.url, timeout=10) as response:
+        answer = response.read().decode().split()
+    assert answer == ["True", str(not preload)], "what the master took before the fork is not the worker's"
+    locks = Locks(SQLiteLockStore(path))
+    assert [info.key for info in locks.list()] == ["import", "worker"]
+    if preload:
+        os.kill(server.worker_pids()[0], signal.SIGTERM)
+        wait_until(lambda: locks.status("worker") is None)
+        assert locks.status("import") is not None, "a worker hands nothing of its master's back"
+    server.stop()
+    assert locks.list() == []
