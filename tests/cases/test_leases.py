@@ -33,6 +33,11 @@ def manual(ttl="1s"):
     return clock, store, Locks(store, ttl=ttl, clock=clock)
 
 
+def of(lease, events):
+    """Those of this lease: leases that other tests let go are lost at some time too."""
+    return [event for event in events if (event.key, event.token) == (lease.key, lease.token)]
+
+
 def test_L1_one_failed_renewal_does_not_lose_the_lease():
     clock, store, locks = manual()
 
@@ -46,7 +51,7 @@ def test_L1_one_failed_renewal_does_not_lose_the_lease():
         clock.advance(2.5)
     assert lease.held
     assert not lease.lost.is_set()
-    assert events.types == ["lock-renew-failed"]
+    assert [event.type for event in of(lease, events)] == ["lock-renew-failed"]
     before = store.count("renew")
     clock.advance(1)
     assert store.count("renew") > before
@@ -78,7 +83,7 @@ def test_L2_failing_renewals_lose_the_lease_at_its_deadline_once(error):
         assert not lease.held
         clock.advance(60)
     assert lost == [lease]
-    assert [event.detected_by for event in events] == ["deadline"]
+    assert [event.detected_by for event in of(lease, events)] == ["deadline"]
     assert lease.cancel.reason.detected_by == "deadline"
 
 
@@ -285,7 +290,7 @@ def test_L20_a_hung_job_is_lost_by_its_maximum_hold():
         renewals = store.count("renew")
         clock.advance("30s")
     assert store.count("renew") == renewals
-    assert [event.detected_by for event in events] == ["max-hold"]
+    assert [event.detected_by for event in of(lease, events)] == ["max-hold"]
     assert lost == [lease]
     assert locks.status("k") is None, "nobody renewed it, so it expired"
     _dispatch.dispatcher().flush(5)
