@@ -35,6 +35,11 @@ class Terms:
         self.renew = True
 
 
+def _is_zero(value: object) -> bool:
+    """The default itself; False is no number here."""
+    return value.__class__ is int and value == 0
+
+
 def make_terms(
     key: str,
     default_ttl: float,
@@ -54,12 +59,10 @@ def make_terms(
     """
     if (
         ttl is UNSET
-        and (wait is None or wait.__class__ is int)
-        and wait == 0
+        and _is_zero(wait)
         and cancel is None
         and on_lost is None
-        and min_hold.__class__ is int
-        and min_hold == 0
+        and _is_zero(min_hold)
         and max_hold is None
         and renew is True
     ):
