@@ -46,6 +46,8 @@ class Signals:
         for number in CAUGHT:
             if number not in self.ignored:
                 signal.signal(number, _noted)
+        self._continued = 0
+        signal.signal(signal.SIGCONT, self._note_continued)
         # Giving a terminal to the command is done from the background.
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -78,11 +80,20 @@ class Signals:
             signal.signal(number, signal.SIG_IGN if number in self.ignored else signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
-    def stop_self(self) -> None:
-        """Stop the whole job as Ctrl-Z would; returns when it is continued, or at once where nobody could continue it."""
+    def stop_self(self) -> bool:
+        """Stop the whole job as Ctrl-Z would; returns when it is continued.
+
+        Returns:
+            False where it was not stopped, because nobody is there who could continue it.
+        """
         if signal.SIGTSTP in self.ignored:
-            return
+            return False
         before = signal.getsignal(signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        earlier = self._continued
         os.killpg(os.getpgrp(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, before)
+        return self._continued != earlier
+
+    def _note_continued(self, number: int, frame: FrameType | None) -> None:
+        self._continued += 1

@@ -96,10 +96,12 @@ class Supervisor:
             The signals that came.
         """
         now = SYSTEM.boottime()
+        before = (self.claim.state, self.busy)
         for due in (self.claim.tick(now), self._follow(self.chain.step(now))):
             if due is not None and (until is None or due < until):
                 until = due
-        # Not a signal that ends in between: those are on their pipe.
+        if (self.claim.state, self.busy) != before:
+            until = now  # something came due: the caller decides before anything is waited for
         timeout = None if until is None else max(0, round(min(until - now, NAP) * 1000 + 0.5))
         ready = {fd for fd, _ in self._poll.poll(timeout)}
         now = SYSTEM.boottime()
@@ -219,12 +221,19 @@ class Supervisor:
         wants_terminal = number in (signal.SIGTTIN, signal.SIGTTOU)
         if wants_terminal and terminal.ours():
             terminal.give(self._group)
-            self.chain.resume()
+            if terminal.given:
+                self.chain.resume()
         elif wants_terminal or self._stop_passed_on or (terminal.given and number in _STOPS):
             self._stop_passed_on = False
             terminal.take_back(self._group)
-            self.signals.stop_self()
-            self._renew_then_resume()
+            stopped = self.signals.stop_self()
+            if wants_terminal and not stopped:
+                # Nobody can ever bring us to the foreground: what the kernel does to such a group.
+                text = "the command needs the terminal, which is not ours: it gets HUP"
+                self.report.say(NOTE, "no-terminal", text)
+                self.chain.signal(signal.SIGHUP)
+            else:
+                self._renew_then_resume()
 
     def _renew_then_resume(self) -> None:
         """We were continued: the command is, too, once the store confirmed that the lease is still ours."""

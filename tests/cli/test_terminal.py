@@ -242,3 +242,30 @@ def test_a_terminal_that_hangs_up_leaves_nothing(lock):
     made.expect(r"\r\nhere\r\n")
     made.close()
     lock.wait_gone(10)
+
+
+def test_as_leader_of_its_session_a_stop_is_not_for_ever(lock):
+    """As in `docker run -it`: there is no shell that could continue us."""
+    made = Terminal(
+        lock.env(),
+        lock.folder,
+        [*COMMAND, "run", "--key", "k", "--", "sh", "-c", "echo here; read x; echo got:$x"],
+    )
+    made.expect(r"here\r\n")
+    time.sleep(0.3)
+    made.type("\x1a")
+    time.sleep(0.3)
+    made.type("on\n")
+    made.expect(r"got:on\r\n")
+    assert made.status() == 0
+
+
+def test_a_command_that_wants_a_terminal_that_nobody_can_give_is_hung_up_on(lock):
+    # A job in the background whose shell has gone: its process group is orphaned.
+    job = f"{RUN} -- sh -c 'read x < /dev/tty; echo got' 2> err; echo $? > rc"
+    line = f"(set -m; ({job}) & ); while [ ! -s rc ]; do sleep 0.1; done; cat rc err"
+    made = Terminal(lock.env(), lock.folder, ["bash", "--norc", "-c", line])
+    made.expect(r"129\r\n")
+    made.expect(r"needs the terminal")
+    made.close()
+    lock.wait_gone()

@@ -21,20 +21,20 @@ class Terminal:
     Args:
         env: Its environment.
         cwd: Its working folder.
+        command: What to start in its place, as the leader of the terminal's session.
     """
 
-    def __init__(self, env, cwd):
+    def __init__(self, env, cwd, command=None):
+        words = command or ["bash", "--norc", "--noprofile", "--noediting", "-i"]
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.chdir(cwd)
-            os.execvpe(
-                "bash",
-                ["bash", "--norc", "--noprofile", "--noediting", "-i"],
-                {**env, "PS1": PROMPT, "TERM": "dumb"},
-            )
+            os.execvpe(words[0], words, {**env, "PS1": PROMPT, "TERM": "dumb"})
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
         self.seen = ""
-        self.expect(re.escape(PROMPT))
+        self.ended = None
+        if command is None:
+            self.expect(re.escape(PROMPT))
 
     def type(self, text):
         """Types it; \\x03 is Ctrl-C, \\x1a is Ctrl-Z."""
@@ -73,7 +73,14 @@ class Terminal:
             assert data, f"no {pattern!r} on the terminal, only {self.seen!r}"
             self.seen += data.decode("utf-8", "replace")
 
+    def status(self):
+        """Its exit status, once it ended."""
+        if self.ended is None:
+            self.ended = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.ended
+
     def close(self):
-        os.kill(self.pid, signal.SIGKILL)
+        if self.ended is None:
+            os.kill(self.pid, signal.SIGKILL)
         os.close(self.fd)
-        os.waitpid(self.pid, 0)
+        self.status()
