@@ -17,7 +17,7 @@ import pytest
 from tests.support.command import LockCommand
 from tests.support.processes import state_of, wait_until
 
-TTL = 1.0
+TTL = 1.5
 
 #: What the command does before it waits for a line in the pipe `go`, on which it exits with 5. It waits without starting
 #: processes: a shell that gets a signal in the middle of a vfork() loses it.

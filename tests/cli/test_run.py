@@ -160,11 +160,11 @@ def test_kill_of_the_holder_frees_the_key_within_one_ttl_with_a_grown_token(lock
 
 
 def test_a_job_longer_than_its_ttl_keeps_its_lease(lock):
-    job = lock.start("--ttl", "1s", "--", "sh", "-c", "echo yes > ready; sleep 3.5")
+    job = lock.start("--ttl", "2s", "--", "sh", "-c", "echo yes > ready; sleep 5.5")
     lock.file_written("ready")
     token = lock.token()
-    for _ in range(5):
-        time.sleep(0.5)
+    for _ in range(4):
+        time.sleep(1.0)
         assert lock.token() == token
         assert lock.run("--", "true").returncode == 75
     assert job.wait(10) == 0
