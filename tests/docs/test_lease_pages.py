@@ -111,3 +111,21 @@ def test_stale_writes_are_refused_on_postgres(postgres_url):
 def test_the_page_of_the_strategy_runs(home, tmp_path):
     page = ROOT / "docs" / "reference" / "strategies" / "lock.md"
     assert run_python("\n".join(snippets(page)), env=home, cwd=tmp_path).stdout.startswith("report ")
+
+
+def test_the_reference_runs_and_names_what_there_is(home, tmp_path):
+    import inspect
+
+    from pyresil import Lease, Locks, events
+
+    page = ROOT / "docs" / "reference" / "leases.md"
+    text = page.read_text(encoding="utf-8")
+    assert run_python("\n".join(snippets(page)), env=home, cwd=tmp_path).stdout == "report True\n"
+    for cls in (Locks, Lease):
+        for name, member in vars(cls).items():
+            if not name.startswith("_") and (callable(member) or isinstance(member, property)):
+                assert name in {"store", "clock"} or f"`{name}" in text, f"{cls.__name__}.{name}"
+    for option in list(inspect.signature(Locks.acquire).parameters)[2:]:
+        assert f"| `{option}` |" in text, option
+    for word in [word for word in events.TYPES if word.startswith(("lock-", "job-", "leadership-"))]:
+        assert f"`{word}`" in text, word

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import datetime as dt
 import gc
 import threading
 import time
 import weakref
 
 import pytest
+import time_machine
 
 from pyresil import Policy, _dispatch
 from pyresil.context import current_context, current_lease, fencing_token
@@ -448,3 +450,18 @@ def test_leases_in_real_time(tmp_path):
     assert lease.held
     assert lease.release()
     _dispatch.dispatcher().flush(1)
+
+
+def test_no_wall_clock_decides_anything():
+    locks = Locks(MemoryLockStore(), ttl="0.6s")
+    first = locks.acquire("k")
+    for year in (1999, 2040, 2026):
+        with time_machine.travel(dt.datetime(year, 1, 1, tzinfo=dt.UTC), tick=True):
+            time.sleep(0.4)
+            assert first.held
+            assert locks.acquire("k") is None
+    assert first.release()
+    with time_machine.travel(dt.datetime(1999, 1, 1, tzinfo=dt.UTC), tick=True):
+        again = locks.acquire("k")
+        assert again.token > first.token, "tokens grow although the wall clock went back"
+        again.release()
