@@ -154,6 +154,20 @@ class Chain:
             events.append(["stuck", *map(str, stuck)] if stuck else ["gone"])
         return events, again
 
+    def reap_strangers(self) -> None:
+        """As the first process of a container: collect what other people's processes there left behind.
+
+        What descends from the command is the guard's; but whoever is started beside us (`docker exec`) has orphans, too.
+        """
+        while os.getpid() == 1:
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if found is None or found.si_pid == self._guard:
+                return
+            os.waitpid(found.si_pid, 0)
+
     def close(self) -> None:
         """Let the guard go, and wait until it did."""
         os.close(self._to_guard)

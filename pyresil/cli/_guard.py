@@ -182,7 +182,11 @@ class _Guard:
             if self._sweep is not None and number in ENDING:
                 self._sweep.hasten(SYSTEM.boottime())
         elif number in (signal.SIGUSR1, signal.SIGUSR2):
-            os.kill(self._pid, number)  # private to the command: it would end the command's own children
+            # Private to the command: it would end the command's own children.
+            try:
+                os.kill(self._pid, number)
+            except (ProcessLookupError, PermissionError):
+                pass
         else:
             self._signal_group(number)
             if number in ENDING:
@@ -193,11 +197,13 @@ class _Guard:
             return
         try:
             os.killpg(self._group, number)
-        except ProcessLookupError:
-            # It left its own group: at least the process that we started is ours to signal.
-            os.kill(self._pid, number)
-        except PermissionError:
-            pass  # it became another user's
+        except (ProcessLookupError, PermissionError):
+            pass  # everything in it became another user's, or the command left it
+        try:
+            if os.getpgid(self._pid) != self._group:
+                os.kill(self._pid, number)  # it moved to a group of its own
+        except (ProcessLookupError, PermissionError):
+            pass
 
     def _start(self, words: list[str]) -> None:
         foreground = words[0] == "1"

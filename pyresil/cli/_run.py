@@ -73,7 +73,7 @@ def _acquire(supervisor: Supervisor) -> int | None:
             supervisor.report.say(DETAIL, "acquired", text, key=claim.key, token=claim.token)
             return None
         if claim.state == "busy":
-            text = f"{claim.key!r} is taken: {describe(claim.holder)}; the command did not run"
+            text = f"{claim.key!r} is taken{describe(claim.holder)}; the command did not run"
             supervisor.report.say(NOTE, "busy", text, key=claim.key)
             return settings.busy_exit
         if claim.state in ("failed", "done"):
@@ -83,13 +83,11 @@ def _acquire(supervisor: Supervisor) -> int | None:
 
 
 def describe(holder: Held | None) -> str:
-    """Who holds a key, and for how long at most."""
+    """Who took a key, as far as it is known, and for how long at most."""
     if holder is None:
-        return "held by somebody else"
-    left = f"{holder.remaining_ms / 1000.0:.1f} s"
-    if not holder.meta:
-        return f"closed for {left} more"
-    return f"held by {holder.meta}, for {left} more unless renewed"
+        return ""
+    by = f" by {holder.meta}" if holder.meta else ""
+    return f"{by}, for {holder.remaining_ms / 1000.0:.1f} s more unless renewed"
 
 
 def _hold(supervisor: Supervisor) -> int:

@@ -120,7 +120,10 @@ class Supervisor:
             self.chain.until(self.claim.deadline)
         if self._resuming and not self.claim.renewing and self.claim.state == "held":
             self._resume()
-        return self.signals.take() if self.signals.reader in ready else []
+        numbers = self.signals.take() if self.signals.reader in ready else []
+        if signal.SIGCHLD in numbers and self.chain.alive:
+            self.chain.reap_strangers()
+        return numbers
 
     def _follow(self, step: tuple[list[list[str]], float | None]) -> float | None:
         self._take_events(step[0])

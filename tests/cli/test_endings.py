@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pathlib
 import signal
 import sqlite3
 import time
@@ -15,7 +14,7 @@ import time
 import pytest
 
 from tests.support.command import LockCommand
-from tests.support.processes import state_of, wait_until
+from tests.support.processes import children_of, state_of, wait_until
 
 TTL = 1.5
 
@@ -206,16 +205,3 @@ def test_many_orphans_are_reaped_while_the_command_runs(lock):
     lock.file_written("ready")
     guard = lock.guard_of(wrapper.pid)
     assert [pid for pid in children_of(guard) if state_of(pid) == "Z"] == []
-
-
-def children_of(parent):
-    found = []
-    for path in pathlib.Path("/proc").iterdir():
-        if path.name.isdecimal():
-            try:
-                stat = (path / "stat").read_text(encoding="utf-8")
-            except OSError:
-                continue
-            if int(stat.rpartition(")")[2].split()[1]) == parent:
-                found.append(int(path.name))
-    return found

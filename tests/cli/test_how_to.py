@@ -9,11 +9,12 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 
 from tests.support.command import COMMAND
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, children_of, state_of
 
 PAGES = ROOT / "docs" / "how-to"
 
@@ -162,6 +163,12 @@ def test_as_the_first_process_of_a_container_it_obeys_term_and_leaves_nothing(lo
     except AssertionError:
         pytest.skip("no process namespaces here")
     (first,) = [pid for pid in lock.processes() if _is_first(pid)]
+    # Somebody else's process in the container (`docker exec`) leaves an orphan.
+    subprocess.run(
+        ["nsenter", f"--target={first}", "--pid", "sh", "-c", "(sleep 0.1 &)"], check=True, timeout=10
+    )
+    time.sleep(0.5)
+    assert [pid for pid in children_of(first) if state_of(pid) == "Z"] == []
     os.kill(first, signal.SIGTERM)
     assert job.wait(10) == 143
     lock.wait_gone()

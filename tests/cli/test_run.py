@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import subprocess
+import sys
+import textwrap
 import time
 
 import pytest
@@ -283,3 +285,22 @@ def test_a_command_that_ended_after_its_lease_did_is_no_success(lock):
     time.sleep(0.5)
     job.send_signal(signal.SIGCONT)
     assert job.wait(10) == 76
+
+
+def test_a_command_that_moved_to_another_group_still_gets_the_signals(lock):
+    # It joins the group of a child, while another child of its own stays in the first one.
+    code = """
+        import os, pathlib, signal, subprocess, time
+        stays = subprocess.Popen(["sleep", "60"])
+        leads = subprocess.Popen(["sleep", "60"], process_group=0)
+        time.sleep(0.1)
+        os.setpgid(0, leads.pid)
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(6))
+        pathlib.Path("ready").write_text("yes")
+        time.sleep(60)
+    """
+    job = lock.start("--", sys.executable, "-c", textwrap.dedent(code))
+    lock.file_written("ready")
+    job.terminate()
+    assert job.wait(10) == 6
+    assert lock.processes() == set()

@@ -51,6 +51,20 @@ def state_of(pid: int) -> str | None:
         return None
 
 
+def children_of(parent: int) -> list[int]:
+    """Process ids of the children, ended ones that nobody reaped included."""
+    found = []
+    for path in pathlib.Path("/proc").iterdir():
+        if path.name.isdecimal():
+            try:
+                stat = (path / "stat").read_text(encoding="utf-8")
+            except OSError:
+                continue
+            if int(stat.rpartition(")")[2].split()[1]) == parent:
+                found.append(int(path.name))
+    return found
+
+
 def environment(extra=None) -> dict[str, str]:
     """The environment for a fresh interpreter: it finds pyresil and tests of this checkout, and no other Python's settings."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYRESIL"))}
