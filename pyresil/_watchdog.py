@@ -108,7 +108,9 @@ class Watchdog:
         with self._lock:
             while self._heap:
                 when, _, timer = self._heap[0]
-                if timer.action is not None and when > now:
+                if when > now:
+                    # Also where it was called off: taken out now, the next timer would be the first one and wake this thread
+                    # again, and so each second of many short ones would cost a change of threads.
                     return None, when - now
                 heapq.heappop(self._heap)
                 action, timer.action = timer.action, None

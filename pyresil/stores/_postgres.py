@@ -7,12 +7,12 @@ deadline, which also ends a wait for a server that does not answer.
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pyresil.clock import SYSTEM
 from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
+from pyresil.stores import _forks
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -123,18 +123,18 @@ class Database:
             clean = True
         finally:
             if clean and not connection.closed and len(self._idle) < _MAX_IDLE:
-                self._idle.append((os.getpid(), connection))
+                self._idle.append((_forks.generation, connection))
             else:
                 connection.close()
 
     def _take(self, deadline: float) -> Any:
-        pid = os.getpid()
+        generation = _forks.generation
         while self._idle:
             try:
-                owner, connection = self._idle.pop()
+                opened, connection = self._idle.pop()
             except IndexError:
                 break  # another thread was faster
-            if owner == pid:
+            if opened == generation:
                 return connection
             _inherited.append(connection)
         left = max(1, -int(-(deadline - SYSTEM.monotonic()) // 1))
@@ -201,8 +201,8 @@ class Database:
     def close(self) -> None:
         """Close own idle connections; a pool or an engine is its owner's to close."""
         while self._idle:
-            owner, connection = self._idle.pop()
-            if owner == os.getpid():
+            opened, connection = self._idle.pop()
+            if opened == _forks.generation:
                 connection.close()
             else:
                 _inherited.append(connection)

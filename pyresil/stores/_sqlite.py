@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyresil.clock import SYSTEM
 from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
+from pyresil.stores import _forks
 from pyresil.stores._host import boot_id, boottime_offset, network_file_system
 
 if TYPE_CHECKING:
@@ -37,14 +38,15 @@ _inherited: list[object] = []
 
 
 class Connection:
-    """An open connection, and the file that it has open."""
+    """An open connection, the file that it has open, and how to run a statement on it."""
 
-    __slots__ = ("db", "file", "pid")
+    __slots__ = ("db", "execute", "file", "generation")
 
-    def __init__(self, db: sqlite3.Connection, file: tuple[int, int], pid: int) -> None:
+    def __init__(self, db: sqlite3.Connection, file: tuple[int, int], generation: int) -> None:
         self.db = db
+        self.execute = _executor(db)
         self.file = file
-        self.pid = pid
+        self.generation = generation
 
 
 class SQLiteFile:
@@ -107,7 +109,7 @@ class SQLiteFile:
             connection: Connection | None = None
             try:
                 connection = self._take()
-                answer = statements(_executor(connection.db))
+                answer = statements(connection.execute)
             except Exception as error:
                 if connection is not None and not _is_busy(error):
                     self._discard(connection)
@@ -126,23 +128,23 @@ class SQLiteFile:
             SYSTEM.sleep(SYSTEM.random() * 0.001)
 
     def _take(self) -> Connection:
-        pid = os.getpid()
+        generation = _forks.generation
         file = self._identity()
         while self._idle:
             try:
                 connection = self._idle.pop()
             except IndexError:
                 break  # another thread was faster
-            if connection.pid != pid:
+            if connection.generation != generation:
                 _inherited.append(connection)
             elif connection.file != file:
                 connection.db.close()  # somebody removed or replaced the file
             else:
                 return connection
-        return self._open(pid)
+        return self._open(generation)
 
     def _give_back(self, connection: Connection) -> None:
-        if connection.pid != os.getpid():
+        if connection.generation != _forks.generation:
             _inherited.append(connection)
         elif len(self._idle) < _MAX_IDLE:
             self._idle.append(connection)
@@ -150,7 +152,7 @@ class SQLiteFile:
             connection.db.close()
 
     def _discard(self, connection: Connection) -> None:
-        if connection.pid == os.getpid():
+        if connection.generation == _forks.generation:
             connection.db.close()
         else:
             _inherited.append(connection)
@@ -170,7 +172,7 @@ class SQLiteFile:
             return None
         return found.st_dev, found.st_ino
 
-    def _open(self, pid: int) -> Connection:
+    def _open(self, generation: int) -> Connection:
         import sqlite3
 
         if sqlite3.sqlite_version_info < (3, 35):
@@ -190,7 +192,7 @@ class SQLiteFile:
         if file is None or file != self._identity():
             db.close()
             raise StoreUnavailableError(f"{self.where}: the file was replaced while it was opened; try again")
-        return Connection(db, file, pid)
+        return Connection(db, file, generation)
 
     def _make_file(self) -> None:
         if self._identity() is not None:

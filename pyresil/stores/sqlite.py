@@ -70,9 +70,8 @@ _MINE = f"owner = :owner AND boot = :boot AND expires > {_NOW} AND {_SOUND}"
 
 _SAME = "(owner = excluded.owner AND boot = excluded.boot AND expires > excluded.acquired)"
 _ACQUIRE = f"""
-WITH clock(now) AS MATERIALIZED (SELECT {_NOW})
 INSERT INTO pyresil_locks (key, owner, token, meta, boot, acquired, expires, used_at)
-SELECT :key, :owner, :wall, :meta, :boot, now, now + :ttl, :wall / 1000000 FROM clock WHERE true
+VALUES (:key, :owner, :wall, :meta, :boot, {_NOW}, {_NOW} + :ttl, :wall / 1000000)
 ON CONFLICT (key) DO UPDATE SET
   token = CASE WHEN {_SAME} THEN token ELSE max(token + 1, excluded.token) END,
   acquired = CASE WHEN {_SAME} THEN acquired ELSE excluded.acquired END,
@@ -148,13 +147,11 @@ class SQLiteLockStore(LockStore):
         return values
 
     def _run(self, values: dict[str, Any], work: Callable[[Execute], Any], timeout: float | None) -> Any:
-        def statements(execute: Execute) -> Any:
-            values["boot"] = self._file.boot
-            values["offset"] = self._file.offset_us
-            values["wall"] = int(self._clock.wall() * 1e6)
-            return work(execute)
-
-        return self._file.run(statements, check_timeout(timeout, self._timeout))
+        file = self._file
+        values["boot"] = file.boot
+        values["offset"] = file.offset_us
+        values["wall"] = int(self._clock.wall() * 1e6)
+        return file.run(work, check_timeout(timeout, self._timeout))
 
     def acquire(
         self, key: str, owner: str, ttl_ms: int, meta: str = "", *, timeout: float | None = None

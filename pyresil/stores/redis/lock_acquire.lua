@@ -1,17 +1,19 @@
 #!lua
 -- Take a lock. KEYS: lock, counter. ARGV: owner, ttl in ms, meta, keep in ms.
 -- Returns {"granted", token} or {"held", ms left, token, meta}. Tokens are strings: a double would lose them in a reply.
-local row = redis.call('HMGET', KEYS[1], 'owner', 'token', 'meta')
-if row[1] then
-  if row[1] ~= ARGV[1] then
-    return {'held', redis.call('PTTL', KEYS[1]), row[2], row[3]}
+local flat = redis.call('HGETALL', KEYS[1])
+if #flat > 0 then
+  local row = {}
+  for at = 1, #flat, 2 do row[flat[at]] = flat[at + 1] end
+  if not row.owner then
+    return redis.error_reply('PYRESIL foreign lock')
+  end
+  if row.owner ~= ARGV[1] then
+    return {'held', redis.call('PTTL', KEYS[1]), row.token, row.meta}
   end
   redis.call('HSET', KEYS[1], 'meta', ARGV[3])
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  return {'granted', row[2]}
-end
-if redis.call('EXISTS', KEYS[1]) == 1 then
-  return redis.error_reply('PYRESIL foreign lock')
+  return {'granted', row.token}
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
