@@ -39,6 +39,25 @@ def test_C2_fifty_threads_on_a_stale_key_get_the_old_value_and_load_once():
     assert loader.calls == 2
 
 
+def test_C3_a_refresh_that_takes_long_is_nobodys_error():
+    loader = Loader("old")
+    fn = cached(loader, ttl="20ms", stale_ttl="60s")
+    fn()
+    time.sleep(0.03)  # until it is stale
+    loader.result, loader.delay = "new", 0.5
+    until = time.monotonic() + 0.4
+    seen = []
+    while time.monotonic() < until:
+        seen.append(fn())
+    assert set(seen) == {"old"}
+    assert loader.calls == 2  # one refresh, however long it takes
+    loader.delay = 0.0
+    deadline = time.monotonic() + 5
+    while fn() != "new" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert fn() == "new"
+
+
 def test_C5_a_key_that_loads_itself():
     policy = Policy(Cache(lambda ctx: "k"))
 
