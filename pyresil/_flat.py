@@ -127,7 +127,7 @@ class Maker:
             code = _codes.setdefault(source, compile(source, "<pyresil policy>", "exec"))
         space: dict[str, Any] = {}
         exec(code, space)  # noqa: S102 - source from the library's own constants
-        made: Callable[..., Any] = space["make"](
+        made: Callable[..., Any] = space.pop("make")(
             fn,
             self._owner if fn is None else Owner(self._owner.name, self._owner.clock, fn),
             _current.get,

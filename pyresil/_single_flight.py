@@ -18,18 +18,27 @@ if TYPE_CHECKING:
 __all__ = ["AGAIN", "LOADING", "Load", "Loads"]
 
 #: The loads that the code around this runs for, the innermost last.
-LOADING: ContextVar[tuple[Load, ...]] = ContextVar("pyresilLOADING", default=())
+LOADING: ContextVar[tuple[Mark, ...]] = ContextVar("pyresilLOADING", default=())
+
+
+class Mark:
+    """What the context knows of a load: not the load itself, whose error may lead to a copy of that very context."""
+
+    __slots__ = ("waits_for",)
+
+    def __init__(self) -> None:
+        self.waits_for: Mark | None = None
 
 
 class Load:
     """One load of one key, and those who wait for it. ``outcome`` is None while it runs; `AGAIN` where nobody learnt anything."""
 
-    __slots__ = ("outcome", "parkers", "waits_for")
+    __slots__ = ("mark", "outcome", "parkers")
 
     def __init__(self) -> None:
         self.parkers: list[Parker] = []
         self.outcome: Outcome[Any] | None = None
-        self.waits_for: Load | None = None
+        self.mark = Mark()
 
 
 AGAIN: Outcome[Any] = Success(None)
@@ -67,9 +76,9 @@ class Loads:
         """Wait for somebody else's load."""
         mine = LOADING.get()
         if mine:
-            mine[-1].waits_for = running
+            mine[-1].waits_for = running.mark
         try:
-            link: Load | None = running
+            link: Mark | None = running.mark
             for _ in range(len(self._running) + len(mine) + 1):
                 if link in mine:
                     raise RecursiveLoadError(key, ctx.policy)

@@ -253,6 +253,8 @@ class Cache(Strategy[Never], Forkable):
                     if not self.stale_if_error or not (self.judge.default_errors or self.judge.error(error)):
                         raise
                     self._refresh_failed(ctx, key, entry, error)
+                finally:
+                    load = None
             else:
                 self._refresh(inner, ctx, key, load, entry, generation)
         if CacheStale.listeners:
@@ -270,7 +272,10 @@ class Cache(Strategy[Never], Forkable):
                 if entry is not None and self.clock.monotonic() < entry.fresh_until:
                     self._loads.finish(key, load, AGAIN)
                     return self._packing.unpack(entry)
-                return self._lead(inner, ctx, key, load, generation)
+                try:
+                    return self._lead(inner, ctx, key, load, generation)
+                finally:
+                    del load  # it holds the outcome, whose error's traceback holds this frame
             outcome = self._loads.wait(ctx, key, load)
             if outcome is AGAIN:
                 continue
@@ -286,7 +291,7 @@ class Cache(Strategy[Never], Forkable):
         outcome: Outcome[Any] = AGAIN
         around = LOADING.get()
         try:
-            LOADING.set((*around, load))
+            LOADING.set((*around, load.mark))
             value = inner(ctx)
             LOADING.set(around)
             entry = self._packing.pack(value, self.clock.monotonic() + self.ttl)
@@ -306,7 +311,7 @@ class Cache(Strategy[Never], Forkable):
         finally:
             LOADING.set(around)
             self._loads.finish(key, load, outcome)
-            del outcome
+            del outcome, load
 
     def _keep_error(self, key: Hashable, error: Exception, generation: int) -> None:
         if self.negative_ttl is not None and self.judge.error(error) is not None:

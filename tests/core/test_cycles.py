@@ -8,10 +8,27 @@ import weakref
 
 import pytest
 
-from pyresil import Constant, Failure, Fallback, Policy, RejectedError, Retry
+from pyresil import (
+    AdaptiveBulkhead,
+    Bulkhead,
+    Cache,
+    CircuitBreaker,
+    Constant,
+    Failure,
+    Fallback,
+    Hedge,
+    Lock,
+    MemoryLockStore,
+    Policy,
+    RateLimit,
+    RejectedError,
+    Retry,
+    Timeout,
+)
 from pyresil.events import Event
 from pyresil.testing import InstantClock, record_events
 from tests.core.helpers import Again, Noted
+from tests.support.processes import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -118,6 +135,52 @@ def test_call_with_base_exceptions(name, kind):
     except (kind, RejectedError, KeyError):
         pass
     assert work.alive == 0
+
+
+STRATEGIES = {
+    "circuit breaker": lambda: [CircuitBreaker(minimum_calls=3)],
+    "rate limit": lambda: [RateLimit("3/h")],
+    "bulkhead": lambda: [Bulkhead(1)],
+    "adaptive bulkhead": lambda: [AdaptiveBulkhead()],
+    "timeout": lambda: [Timeout("1m")],
+    "abandon": lambda: [Timeout("1m", mode="abandon")],
+    "hedge": lambda: [Hedge("1m")],
+    "cache": lambda: [Cache(lambda ctx: "k")],
+    "lock": lambda: [Lock("k", store=MemoryLockStore())],
+    "all": lambda: [
+        Fallback(using=lambda error, ctx: 1 / 0), Cache(lambda ctx: "k"), Lock("k", store=MemoryLockStore()), Retry(2, Constant(0)),
+        Hedge("1m"), CircuitBreaker(minimum_calls=3), RateLimit("9/h"), Bulkhead(1), Timeout("1m"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("form", ["call", "decorator", "settle", "options"])
+def test_no_strategy_keeps_what_a_failure_leaves_behind(name, form):
+    policy = Policy(*STRATEGIES[name]())
+    watched = []
+
+    def work():
+        local = Local()
+        watched.append(weakref.ref(local))
+        raise ValueError
+
+    run = {
+        "call": lambda: policy.call(work),
+        "decorator": policy(work),
+        "settle": lambda: policy.settle(work),
+        "options": lambda: policy.options(key="k", deadline="1m").call(work),
+    }[form]
+    for _ in range(5):
+        try:
+            run()
+        except Exception:
+            pass
+        # Workers of hedges and abandoned calls let go a moment after the caller left.
+        wait_until(
+            lambda: not any(ref() is not None for ref in watched), 5, "freeing what the failure left behind"
+        )
+    assert watched
 
 
 def test_a_failed_attempt_is_gone_before_the_next_one_begins():
