@@ -63,6 +63,8 @@ class Policy(Strategy[F_co]):
     """
 
     kind = "policy"
+    #: It decorated a function, which keeps the clock that the policy had then.
+    _settled = False
 
     @overload
     def __init__(
@@ -199,6 +201,7 @@ class Policy(Strategy[F_co]):
             TypeError: ``fn`` is an ``async def`` or a generator function, or cannot be called.
         """
         require_plain_function(fn, self.name)
+        self._settled = True
         if self._maker is not None:
             flat: Callable[P, T | F_co] = self._maker.make(fn)
             return wrap_like(flat, fn)
@@ -290,7 +293,7 @@ class Policy(Strategy[F_co]):
         return ctx
 
     def _adopt(self, clock: Clock) -> None:
-        if self._clock is None:
+        if self._clock is None and not self._settled:
             self._clock = clock
             for strategy in self.strategies:
                 strategy._adopt(clock)

@@ -77,7 +77,8 @@ def test_a_paused_holder_knows_at_once_that_it_lost(spawn, path, locks):
     holder.resume()
     assert holder.wait(10) == 0, holder.output()
     assert "told after" in holder.output()
-    assert "deadline 0.0" in holder.output()
+    # Its own renewal may have asked the store before the watchdog looked at the clock.
+    assert "deadline 0.0" in holder.output() or "refused 0.0" in holder.output()
     assert "['cancelled']" in holder.output()
     assert lease.held
     lease.release()
