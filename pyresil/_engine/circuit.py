@@ -13,7 +13,7 @@ of probes that it belongs to; where the circuit has another one by then, nothing
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,13 +51,18 @@ METRICS_ONLY: Final = CircuitState.METRICS_ONLY
 _COUNTING: Final = (CLOSED, METRICS_ONLY)
 
 
+#: Under which policy, and for which ``source=`` of a caller, something happened.
+Origin: TypeAlias = "tuple[str | None, str | None]"
+NOBODY: Final[Origin] = (None, None)
+
+
 class Transition:
     """A note of one change of state, filled in where it happens."""
 
-    __slots__ = ("after", "before", "policy")
+    __slots__ = ("after", "before", "origin")
 
-    def __init__(self, policy: str | None) -> None:
-        self.policy = policy
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
         self.before = self.after = CLOSED
 
 

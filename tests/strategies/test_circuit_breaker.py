@@ -526,6 +526,15 @@ def test_events_say_what_happened_in_order(make, clock):
     assert events.of("circuit-rejected")[0].retry_after == 30.0
 
 
+def test_the_source_of_an_unnamed_breaker_is_the_callers(clock):
+    policy = Policy(CircuitBreaker(minimum_calls=1, clock=clock))
+    with record_events(["circuit-opened", "circuit-rejected"]) as events:
+        for _ in range(2):
+            with pytest.raises((OSError, CircuitOpenError)):
+                policy.options(source="GET /quote").call(fail)
+    assert [event.source for event in events] == ["GET /quote"] * 2
+
+
 def test_transitions_are_logged_as_warnings(make, caplog):
     _breaker, call = make(name="api")
     with caplog.at_level(logging.DEBUG, "pyresil"):

@@ -18,6 +18,7 @@ from pyresil.strategies.circuit_breaker.paths import compiled, inlined
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyresil._engine.circuit import Origin
     from pyresil._engine.windows import Window
     from pyresil._flat import Inline
     from pyresil.context import Context
@@ -187,7 +188,7 @@ class CircuitBreaker(CircuitControl):
             CircuitOpenError: The circuit is open or isolated, or all probes are taken.
         """
         if self._share is not None:
-            self._share.refresh(self, ctx.policy)
+            self._share.refresh(self, (ctx.policy, ctx.source))
         ticket = Ticket()
         entered = False
         try:
@@ -207,7 +208,7 @@ class CircuitBreaker(CircuitControl):
         try:
             if token.window is not None or token.round is not None:
                 now = self._now()
-                self._judged(ctx.policy, token, self._judge.outcome(outcome), now, outcome)
+                self._judged((ctx.policy, ctx.source), token, self._judge.outcome(outcome), now, outcome)
         finally:
             turn = token.round
             if turn is not None:
@@ -244,10 +245,10 @@ class CircuitBreaker(CircuitControl):
         over = circuit.is_over(now)
         if over and self._share is not None:
             lease = circuit.break_for if circuit.probe_timeout is None else circuit.probe_timeout
-            over = self._share.claim(self, ctx.policy, lease * circuit.permits)
+            over = self._share.claim(self, (ctx.policy, ctx.source), lease * circuit.permits)
         # The permit of a health check is not the caller's, who is rejected and would give it back.
         permit = ticket if self._health_check is None else Ticket()
-        admitted = circuit.admit(permit, now, self._post(ctx.policy) if over else None)
+        admitted = circuit.admit(permit, now, self._post((ctx.policy, ctx.source)) if over else None)
         if over:
             self._announce()
         if admitted and (permit is ticket or permit.round is None):
@@ -255,7 +256,7 @@ class CircuitBreaker(CircuitControl):
             return
         retry_after = circuit.retry_after(now)
         if admitted:
-            self._start_check(ctx.policy, permit)
+            self._start_check((ctx.policy, ctx.source), permit)
         raise self._rejection(ctx, retry_after)
 
     def _rejection(self, ctx: Context, retry_after: float | None) -> CircuitOpenError:
@@ -271,16 +272,18 @@ class CircuitBreaker(CircuitControl):
         now = self._now()
         verdict = self._judge.error(error)
         if verdict is not None:
-            self._record(ctx.policy, window, verdict, now - begun, now, Failure(error))
+            self._record((ctx.policy, ctx.source), window, verdict, now - begun, now, Failure(error))
 
     def _returned(self, ctx: Context, window: Window, value: Any, begun: float) -> None:
         """A call that was admitted by a closed circuit returned."""
         now = self._now()
-        self._record(ctx.policy, window, self._judge.value(value), now - begun, now, Success(value))
+        self._record(
+            (ctx.policy, ctx.source), window, self._judge.value(value), now - begun, now, Success(value)
+        )
 
     def _record(
         self,
-        policy: str | None,
+        origin: Origin,
         window: Window,
         failed: bool,
         elapsed: float,
@@ -292,32 +295,32 @@ class CircuitBreaker(CircuitControl):
             bits |= SLOW
         if failed and self._circuit.window is window:
             self._remember(outcome)
-        if window.record(bits, now) and self._circuit.opens(window, now, self._post(policy)):
+        if window.record(bits, now) and self._circuit.opens(window, now, self._post(origin)):
             self._measure_break(now, outcome)
             if self._share is not None:
-                self._share.publish(self, policy)
+                self._share.publish(self, origin)
             self._announce()
 
     def _judged(
-        self, policy: str | None, ticket: Ticket, verdict: bool | None, now: float, outcome: Outcome[Any]
+        self, origin: Origin, ticket: Ticket, verdict: bool | None, now: float, outcome: Outcome[Any]
     ) -> None:
         """A call with a ticket ended at ``now`` with this verdict: True failure, False success, None unjudged."""
         if verdict is None:
             return
         if ticket.window is not None:
-            self._record(policy, ticket.window, verdict, now - ticket.begun, now, outcome)
+            self._record(origin, ticket.window, verdict, now - ticket.begun, now, outcome)
         elif ticket.round is not None:
             slow = self._slow_call is not None and now - ticket.begun > self._slow_call
             if verdict and self._circuit.round is ticket.round:
                 self._remember(outcome)
             decided = self._circuit.state is HALF_OPEN
-            if self._circuit.judge(ticket, verdict or slow, now, self._post(policy)):
+            if self._circuit.judge(ticket, verdict or slow, now, self._post(origin)):
                 self._measure_break(now, outcome)
             if self._share is not None and decided and self._circuit.state is not HALF_OPEN:
-                self._share.publish(self, policy)
+                self._share.publish(self, origin)
             self._announce()
 
-    def _start_check(self, policy: str | None, ticket: Ticket) -> None:
+    def _start_check(self, origin: Origin, ticket: Ticket) -> None:
         """Have the health check run with this permit, in a thread."""
 
         def check() -> None:
@@ -326,9 +329,9 @@ class CircuitBreaker(CircuitControl):
                 try:
                     healthy = self._health_check is not None and bool(self._health_check())
                 except Exception as error:
-                    self._judged(policy, ticket, True, self._now(), Failure(error))
+                    self._judged(origin, ticket, True, self._now(), Failure(error))
                 else:
-                    self._judged(policy, ticket, not healthy, self._now(), Success(healthy))
+                    self._judged(origin, ticket, not healthy, self._now(), Success(healthy))
             finally:
                 if ticket.round is not None:
                     self._circuit.give_back(ticket)

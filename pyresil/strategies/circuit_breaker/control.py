@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Never
 
-from pyresil._engine.circuit import CircuitState, Post, Transition
+from pyresil._engine.circuit import NOBODY, CircuitState, Post, Transition
 from pyresil._outbox import Outbox
 from pyresil.clock import SYSTEM
 from pyresil.durations import seconds
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable
 
-    from pyresil._engine.circuit import Circuit
+    from pyresil._engine.circuit import Circuit, Origin
     from pyresil.clock import Clock
     from pyresil.durations import Duration
     from pyresil.outcome import Outcome
@@ -151,12 +151,12 @@ class CircuitControl(Guard[Never], Forkable):
 
     def _set(self, state: CircuitState) -> float:
         now = self._now()
-        self._circuit.set(state, now, self._post(None))
+        self._circuit.set(state, now, self._post(NOBODY))
         return now
 
     def _tell_by_hand(self) -> None:
         if self._share is not None:
-            self._share.publish(self, None, by_hand=True)
+            self._share.publish(self, NOBODY, by_hand=True)
         self._announce()
 
     def _remember(self, outcome: Outcome[Any]) -> None:
@@ -190,7 +190,7 @@ class CircuitControl(Guard[Never], Forkable):
         length = break_for if asked is None else max(break_for, min(asked, _LONGEST_RETRY_AFTER))
         circuit.lasts(era, now + length, break_for)
 
-    def _post(self, policy: str | None) -> Post:
+    def _post(self, origin: Origin) -> Post:
         """What a transition is handed over with; an outbox costs as much as a breaker, so it is made with the first one."""
         outbox = self._outbox
         if outbox is None:
@@ -201,7 +201,7 @@ class CircuitControl(Guard[Never], Forkable):
             outbox = self._outbox
             # Until its first transition there is nothing in it that a forked child must drop.
             self._watch_forks()
-        return Post(outbox.pending.append, (self._tell, Transition(policy)))
+        return Post(outbox.pending.append, (self._tell, Transition(origin)))
 
     def _announce(self) -> None:
         """Tell what happened, outside every stretch that changes state."""
@@ -213,9 +213,16 @@ class CircuitControl(Guard[Never], Forkable):
         self._log().warning("%s: %s -> %s", self._label(), note.before.value, note.after.value)
         kind = _EVENTS.get(note.after, CircuitClosed)
         if kind.listeners:
+            policy, source = note.origin
             at = self.clock.wall()
             emit(
-                kind(policy=note.policy, source=self.name, at=at, from_state=note.before, to_state=note.after)
+                kind(
+                    policy=policy,
+                    source=self.name or source,
+                    at=at,
+                    from_state=note.before,
+                    to_state=note.after,
+                )
             )
 
     def _log(self) -> logging.Logger:

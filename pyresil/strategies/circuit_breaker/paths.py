@@ -52,7 +52,7 @@ def compiled(breaker: CircuitBreaker, inner: Run) -> Run:
 
 def _shared(breaker: CircuitBreaker, share: Share, inner: Run) -> Run:
     def run(ctx: Context) -> Any:
-        share.refresh(breaker, ctx.policy)
+        share.refresh(breaker, (ctx.policy, ctx.source))
         return breaker._guarded(inner, ctx)
 
     return run

@@ -10,6 +10,7 @@ from pyresil.events import CircuitStoreError, emit
 from pyresil.stores.circuits import CircuitSnapshot, VersionedCircuit
 
 if TYPE_CHECKING:
+    from pyresil._engine.circuit import Origin
     from pyresil.stores.circuits import CircuitStateStore
     from pyresil.strategies.circuit_breaker.control import CircuitControl
 
@@ -46,7 +47,7 @@ class Share:
         """In a forked child, which is another writer."""
         self._id = ""
 
-    def refresh(self, breaker: CircuitControl, policy: str | None) -> None:
+    def refresh(self, breaker: CircuitControl, origin: Origin) -> None:
         """Look what others decided, if that is due."""
         now = breaker._now()
         if now < self._due:
@@ -57,7 +58,7 @@ class Share:
         try:
             current = _checked(self._store.read(self._key, timeout=_TIMEOUT))
         except StoreError as error:
-            self._failed(breaker, policy, error)
+            self._failed(breaker, origin, error)
             return
         self._failing = False
         if self._version != known:
@@ -65,27 +66,27 @@ class Share:
         if current.version == known or current.snapshot is None:
             self._version = current.version
             if self._unwritten:
-                self.publish(breaker, policy)
+                self.publish(breaker, origin)
         elif current.snapshot.writer != self._id:
-            self._take_over(breaker, policy, current)
+            self._take_over(breaker, origin, current)
 
-    def claim(self, breaker: CircuitControl, policy: str | None, lease: float) -> bool:
+    def claim(self, breaker: CircuitControl, origin: Origin, lease: float) -> bool:
         """The break is over: ask for the round of probes. False where somebody else has it, or decided otherwise."""
         version = self._version
         wanted = CircuitSnapshot(HALF_OPEN.value, _ms(lease), breaker._circuit.opened, self._writer())
         try:
             current = _checked(self._store.write(self._key, wanted, version, timeout=_TIMEOUT))
         except StoreError as error:
-            self._failed(breaker, policy, error)
+            self._failed(breaker, origin, error)
             return True  # by itself
         if current.snapshot is not None and current.snapshot.writer == self._id:
             # Written just now, or a moment ago by another thread: the round is this process's.
             self._version = current.version
             return True
-        self._take_over(breaker, policy, current)
+        self._take_over(breaker, origin, current)
         return False
 
-    def publish(self, breaker: CircuitControl, policy: str | None, *, by_hand: bool = False) -> None:
+    def publish(self, breaker: CircuitControl, origin: Origin, *, by_hand: bool = False) -> None:
         """Tell the others the state of this breaker."""
         self._unwritten = True
         for _ in range(_TRIES):
@@ -97,7 +98,7 @@ class Share:
             try:
                 current = _checked(self._store.write(self._key, snapshot, version, timeout=_TIMEOUT))
             except StoreError as error:
-                self._failed(breaker, policy, error)
+                self._failed(breaker, origin, error)
                 return
             if self._is_mine(current, version):
                 self._version = current.version
@@ -105,7 +106,7 @@ class Share:
                 return
             mine = current.snapshot is not None and current.snapshot.writer == self._id
             if not by_hand and not mine:
-                self._take_over(breaker, policy, current)
+                self._take_over(breaker, origin, current)
                 return
             self._version = current.version
 
@@ -116,7 +117,7 @@ class Share:
             and current.snapshot.writer == self._id
         )
 
-    def _take_over(self, breaker: CircuitControl, policy: str | None, current: VersionedCircuit) -> None:
+    def _take_over(self, breaker: CircuitControl, origin: Origin, current: VersionedCircuit) -> None:
         snapshot = current.snapshot
         self._version = current.version
         self._unwritten = False
@@ -126,18 +127,18 @@ class Share:
         now = breaker._now()
         until = now + snapshot.remaining_ms / 1000.0
         breaker._circuit.follow(
-            OPEN if state is HALF_OPEN else state, until, snapshot.opened, breaker._post(policy)
+            OPEN if state is HALF_OPEN else state, until, snapshot.opened, breaker._post(origin)
         )
         breaker._announce()
 
-    def _failed(self, breaker: CircuitControl, policy: str | None, error: StoreError) -> None:
+    def _failed(self, breaker: CircuitControl, origin: Origin, error: StoreError) -> None:
         self._due = breaker._now() + _AFTER_FAILURE
         if not self._failing:
             self._failing = True
             breaker._log().warning("%s: the store failed, it goes on by itself: %s", breaker._label(), error)
         if CircuitStoreError.listeners:
             at = breaker.clock.wall()
-            emit(CircuitStoreError(policy=policy, source=breaker.name, at=at, error=error))
+            emit(CircuitStoreError(policy=origin[0], source=breaker.name or origin[1], at=at, error=error))
 
     def _writer(self) -> str:
         if not self._id:
