@@ -117,15 +117,22 @@ class Database:
     @contextmanager
     def _own(self, deadline: float) -> Iterator[Any]:
         connection = self._take(deadline)
-        clean = False
         try:
             yield connection
-            clean = True
-        finally:
-            if clean and not connection.closed and len(self._idle) < _MAX_IDLE:
-                self._idle.append((_forks.generation, connection))
-            else:
+        except BaseException as error:
+            if _is_lost(connection, error):
                 connection.close()
+                self.close()  # where one is dead the others are: they would fail one call after the other
+            else:
+                self._give_back(connection)
+            raise
+        self._give_back(connection)
+
+    def _give_back(self, connection: Any) -> None:
+        if not connection.closed and len(self._idle) < _MAX_IDLE:
+            self._idle.append((_forks.generation, connection))
+        else:
+            connection.close()
 
     def _take(self, deadline: float) -> Any:
         generation = _forks.generation
@@ -161,7 +168,7 @@ class Database:
             with _autocommitting(connection):
                 yield connection
         except BaseException as error:
-            if connection_is_lost(lent.driver_connection, error):
+            if _is_lost(lent.driver_connection, error):
                 lent.invalidate()
             raise
         finally:
@@ -238,12 +245,14 @@ def _autocommitting(connection: Any) -> Iterator[None]:
             connection.autocommit = False
 
 
-def connection_is_lost(connection: Any, error: BaseException) -> bool:
-    """Whether an error left the connection unusable."""
-    if connection is None or connection.closed:
+def _is_lost(connection: Any, error: BaseException) -> bool:
+    """Whether an error left the connection unusable, or at a server that is not the primary any more."""
+    if connection is None or connection.closed or not isinstance(error, Exception):
         return True
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
-    return state.startswith(("08", "57P")) or (not state and type(error).__name__ == "OperationalError")
+    return state.startswith(("08", "57P", "25006")) or (
+        not state and type(error).__name__ == "OperationalError"
+    )
 
 
 def _execute(connection: Any, sql: str, values: dict[str, Any], deadline: float) -> list[tuple[Any, ...]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
@@ -60,6 +62,28 @@ def test_L19_our_backend_is_terminated_in_mid_hold(store, raw):
     assert store.acquire("k", "a", 60_000).token == token
     raw("SELECT pg_terminate_backend(%s)", backend_of(store))
     assert store.release("k", "a") is True
+
+
+def test_L19_all_our_backends_are_terminated(store, raw):
+    store.acquire("k", "a", 60_000)
+    barrier = threading.Barrier(8)
+
+    def work():
+        barrier.wait(10)
+        for _ in range(10):
+            store.inspect("k")
+
+    while len(store._database._idle) < 4:
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+    raw(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pyresil' AND datname = current_database()"
+    )
+    assert store.renew("k", "a", 60_000, timeout=0.5) is True
+    assert len(store._database._idle) == 1, "the dead ones went together"
 
 
 def test_L19_all_connections_of_a_pool_are_terminated(store, raw, postgres_url):

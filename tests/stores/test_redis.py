@@ -251,6 +251,36 @@ def test_a_server_that_comes_back_in_time_is_used(new_valkey):
     assert answers == [Granted(token)]
 
 
+def fill_idle(store, connections):
+    """As many idle connections as a store keeps."""
+    barrier = threading.Barrier(8)
+
+    def work(number):
+        barrier.wait(10)
+        for _ in range(20):
+            store.inspect(f"k{number}")
+
+    while len(connections()) < 4:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+
+
+def test_connections_that_died_together_cost_one_try(new_valkey):
+    server = new_valkey(durable=True)
+    store = RedisLockStore(server.url)
+    store.acquire("k", "a", 60_000)
+    fill_idle(store, lambda: store._link._server._idle)
+    server.restart()
+    assert store.renew("k", "a", 60_000, timeout=0.5) is True
+    assert len(store._link._server._idle) == 1
+    fill_idle(store, lambda: store._link._server._idle)
+    server.restart()
+    assert store.inspect("k", timeout=0.5).owner == "a"
+
+
 def test_wrong_credentials_are_told_without_the_password(new_valkey):
     server = new_valkey()
     server.send("CONFIG", "SET", "requirepass", "right-one")

@@ -9,7 +9,7 @@ from pyresil.stores.postgres import PostgresLockStore
 from pyresil.stores.redis import RedisLockStore
 from pyresil.stores.sqlite import SQLiteLockStore
 from pyresil.testing import ManualClock
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import PostgresServer, postgres_versions
 from tests.support.valkey import redis_binaries
 
 
@@ -232,6 +232,14 @@ class PostgresOld(Postgres):
         return pool.get("postgres-16", lambda folder: PostgresServer(folder, "16")).url
 
 
+class PostgresOfTheSystem(Postgres):
+    """The system's own, where it is installed."""
+
+    def get_url(self):
+        pool = self.request.getfixturevalue("_session_servers")
+        return pool.get("postgres-system", lambda folder: PostgresServer(folder, "system")).url
+
+
 class PostgresPool(Postgres):
     """An application's pool with its defaults."""
 
@@ -322,6 +330,9 @@ MORE_CLIENTS = {
     "valkey-py": ValkeyClient,
     "postgres-16": PostgresOld,
 }
+
+if "system" in postgres_versions():
+    MORE_CLIENTS["postgres-of-the-system"] = PostgresOfTheSystem
 
 #: Stores whose server a test may restart.
 DURABLE = {

@@ -87,6 +87,8 @@ class Server:
                 raise self._errors.TimeoutError(f"no reply within {left:.3g} s")
             reply = connection.read_response()
             clean = True
+        except self._errors.ReadOnlyError:
+            raise  # the next connection may find another server behind the name
         except self._errors.ResponseError:
             clean = True  # an answer as well: the connection is in step
             raise
@@ -95,6 +97,7 @@ class Server:
                 self._give_back(connection)
             else:
                 connection.disconnect()
+                self.close()  # where one is dead the others are: they would fail one call after the other
         return reply
 
     def _take(self, left: float) -> Any:
