@@ -312,7 +312,7 @@ class CancelToken:
 
     def _notify(self, callback: Callable[[], object]) -> None:
         """`on_cancel` for a token without a deadline and with nothing above it that is never taken back."""
-        self._callbacks[_Callback(callback)] = None
+        self._callbacks[_Callback(callback, quick=True)] = None
 
     def as_event(self) -> threading.Event:
         """A real `threading.Event` that is set with the token; the same object every time."""

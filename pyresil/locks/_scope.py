@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyresil.context import Context, _lease, current_context, set_current
+from pyresil.cancel import CancelToken
+from pyresil.context import UNSET, Context, _lease, current_context, set_current
+from pyresil.context import Scope as ContextScope
 
 if TYPE_CHECKING:
     from pyresil.locks.lease import Lease
@@ -13,26 +15,35 @@ if TYPE_CHECKING:
 class Scope:
     """A stretch of work under a lease: what `current_lease` and the current context are in it."""
 
-    __slots__ = ("_ctx", "_lease", "_outer", "_outer_lease", "_state")
+    __slots__ = ("_ctx", "_lease", "_outer", "_outer_lease", "_state", "_token")
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
-        self._ctx = Context()
+        self._ctx: Context | None = None
         self._outer: Context | None = None
         self._outer_lease: Any = None
+        self._token: CancelToken | None = None
         self._state = 0
 
     def enter(self) -> None:
-        """The work begins."""
-        lease, ctx = self._lease, self._ctx
+        """The work begins. In an execution it keeps its context's attempt, key and properties."""
+        lease = self._lease
         outer = self._outer = current_context()
         self._outer_lease = _lease.get()
         # Policies inside inherit the token, so that their waits end with the lease.
-        ctx._owner = lease._locks._owner if outer is None else outer._owner
-        ctx._given = lease.cancel
-        if outer is not None:
-            ctx._inherit(outer)
+        if outer is None:
+            ctx = Context()
+            ctx._owner = lease._locks._owner
+            ctx._given = lease.cancel
+        else:
+            ctx = outer._next(outer.attempt)
+            above = outer.cancel
+            token = self._token = CancelToken._make(outer.clock, (above, lease.cancel), outer.policy)
+            token._target = above  # cancelling it cancels the execution, as ever
+            ctx._scope = ContextScope(outer)
+            ctx._scope._token = token
         ctx._lease = lease
+        self._ctx = ctx
         lease._running += 1
         self._state = 1
         set_current(ctx)
@@ -43,10 +54,19 @@ class Scope:
         if self._state == 1:
             self._state = 2
             self._lease._running -= 1
+            ctx, outer = self._ctx, self._outer
             # Only what is ours: the block may end in another thread than it began in.
             if _lease.get() is self._lease:
                 _lease.set(self._outer_lease)
-            if current_context() is self._ctx:
-                set_current(self._outer)
-            self._ctx._close()
-            self._outer = None
+            if current_context() is ctx:
+                set_current(outer)
+            if ctx is not None:
+                if outer is None:
+                    ctx._close()
+                else:
+                    ctx._close_token()
+                    if ctx._reported is not UNSET:
+                        outer.report(ctx._reported)
+            if self._token is not None:
+                self._token._close()
+            self._ctx = self._outer = self._token = None

@@ -468,3 +468,41 @@ def test_no_wall_clock_decides_anything():
         again = locks.acquire("k")
         assert again.token > first.token, "tokens grow although the wall clock went back"
         again.release()
+
+
+def test_a_block_inside_an_execution_keeps_what_its_context_knows(clock, locks):
+    policy = Policy(clock=clock, name="p")
+    seen = []
+
+    def work(number):
+        outer = current_context()
+        outer.properties["a"] = 1
+        with locks.hold("k") as lease:
+            ctx = current_context()
+            ctx.properties["b"] = 2
+            seen.append(
+                (ctx.policy, ctx.key, ctx.source, ctx.arguments(), ctx.lease is lease, ctx.remaining())
+            )
+        seen.append((dict(outer.properties), outer.lease, current_context() is outer))
+        with locks.hold("k"):
+            current_context().cancel.cancel("stop")
+        return outer.cancel.reason
+
+    bound = policy.options(key="key", source="source", deadline="1m")
+    assert bound.call(work, 7) == "stop"
+    assert seen == [
+        ("p", "key", "source", {"number": 7}, True, 60),
+        ({"a": 1, "b": 2}, None, True),
+    ]
+
+
+def test_a_report_inside_a_block_is_the_executions(clock, locks):
+    from pyresil.context import UNSET
+
+    with Policy(clock=clock).execute() as ctx:
+        with locks.hold("k"):
+            pass
+        assert ctx._reported is UNSET
+        with locks.hold("k"):
+            current_context().report("result")
+        assert ctx._reported == "result"
