@@ -51,9 +51,12 @@ def fail():
 
 def test_P1_a_closed_breaker_does_not_make_calls_wait_for_each_other():
     call = Policy(CircuitBreaker()).call
-    begun = time.monotonic()
-    in_threads(lambda: call(time.sleep, 0.05), 8)
-    assert time.monotonic() - begun < 0.15
+    taken = []
+    for _ in range(3):  # a busy machine may be late once
+        begun = time.monotonic()
+        in_threads(lambda: call(time.sleep, 0.05), 8)
+        taken.append(time.monotonic() - begun)
+    assert min(taken) < 0.15
 
 
 def test_P2_only_as_many_probes_as_allowed_pass_the_barrier():
