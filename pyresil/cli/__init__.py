@@ -6,6 +6,7 @@ It imports neither dataclasses nor logging on its way to the command, so that st
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 __all__ = ["main"]
@@ -24,6 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments is not None:
         return _main(arguments)
     status = 70
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is something to end in order, Ctrl-C just ends
     try:
         status = _main(sys.argv[1:])
     except BaseException:  # a fault of ours: shown in full, and never taken for the command's own status
