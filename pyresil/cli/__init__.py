@@ -28,7 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
     status = 70
     gc.set_threshold(50_000)  # what the imports make is no garbage; looking for it costs 2 ms of the start
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is something to end in order, Ctrl-C just ends
+        signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        )  # until there is something to end in order, Ctrl-C just ends
     try:
         status = _main(sys.argv[1:])
     except BaseException:  # a fault of ours: shown in full, and never taken for the command's own status
