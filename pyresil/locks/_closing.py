@@ -16,21 +16,35 @@ if TYPE_CHECKING:
 
 #: How long closing lets work run on after it was cancelled, in seconds.
 _GRACE = 1.0
-#: At the end of the process: for work in daemon threads, and for all releases together.
-_GRACE_AT_EXIT, _RELEASES_AT_EXIT = 0.1, 5.0
+#: How long all releases of idle leases together may take, at least, in seconds.
+_RELEASES = 5.0
+#: At the end of the process: for work in daemon threads, and for one call of a store.
+_GRACE_AT_EXIT, _CALL_AT_EXIT = 0.1, 2.0
 
 
-def close(locks: Locks, timeout: float, grace: float = _GRACE, clock: Clock | None = None) -> None:
-    """Release what is idle, wait for work, cancel it, wait a little more, and leave the rest to expire."""
+def close(
+    locks: Locks,
+    timeout: float,
+    grace: float = _GRACE,
+    clock: Clock | None = None,
+    release_timeout: float | None = None,
+) -> None:
+    """Release what is idle, wait for work, cancel it, wait a little more, and leave the rest to expire.
+
+    Args:
+        locks: Whose leases.
+        timeout: How long to wait for work, in seconds.
+        grace: How long to wait for work that was cancelled.
+        clock: For the waiting, where it is not that of the locks.
+        release_timeout: For each call of the store; None for its own.
+    """
     clock = clock or locks.clock
     locks._closed = True
     for election in list(locks._keys.elections.values()):
         election._step_down()
     for election in list(locks._keys.elections.values()):
         election._wait(timeout + grace, clock)
-    for lease in list(locks._leases):
-        if not lease._running:
-            lease.release()
+    _release_idle(locks, clock, clock.monotonic() + max(timeout, _RELEASES), release_timeout)
     _wait_for_work(locks, timeout, clock)
     for lease in list(locks._leases):
         lease.cancel.cancel(CancelledError("the locks are being closed"))
@@ -46,6 +60,18 @@ def close(locks: Locks, timeout: float, grace: float = _GRACE, clock: Clock | No
     if locks._own_store and locks._store is not None:
         store, locks._store = locks._store, None
         store.close()
+
+
+def _release_idle(locks: Locks, clock: Clock, until: float, release_timeout: float | None) -> None:
+    sick = False
+    for lease in list(locks._leases):
+        if lease._running:
+            continue
+        if sick or clock.monotonic() > until:
+            lease._abandon()  # one call after another to a store that does not answer would take for ever
+        else:
+            lease._hand_back(release_timeout)
+            sick = lease._stuck
 
 
 def _wait_for_work(locks: Locks, timeout: float, clock: Clock) -> None:
@@ -75,11 +101,11 @@ def register(locks: Locks) -> None:
 
 def _at_exit() -> None:
     # In a forked child the objects are there and hold nothing, whatever the parent holds.
-    until = SYSTEM.monotonic() + _RELEASES_AT_EXIT
+    until = SYSTEM.monotonic() + _RELEASES
     for locks in list(_live):
         if SYSTEM.monotonic() > until:
             return
         try:
-            close(locks, 0.0, _GRACE_AT_EXIT, SYSTEM)
+            close(locks, 0.0, _GRACE_AT_EXIT, SYSTEM, _CALL_AT_EXIT)
         except Exception as error:
             log().warning("leases could not be handed back at the end of the process: %s", error)

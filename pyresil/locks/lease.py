@@ -56,6 +56,7 @@ class Lease:
         "_renewal",
         "_running",
         "_scopes",
+        "_stuck",
         "_terms",
         "key",
         "owner",
@@ -76,6 +77,7 @@ class Lease:
         self._net: weakref.ref[Any] | None = None
         self._released = False
         self._failing = False
+        self._stuck = False
         self._running = 0
         self._scopes: list[Scope] = []
         self._renewal = Renewal(
@@ -168,6 +170,9 @@ class Lease:
         Returns:
             Whether it was ours and is handed back. False where it was lost or released before, and in a forked child.
         """
+        return self._hand_back(None)
+
+    def _hand_back(self, timeout: float | None) -> bool:
         if self._renewal.foreign():
             return False
         self._renewal.expire()
@@ -180,7 +185,7 @@ class Lease:
                 return False
             mine = self._renewal.stop()
             # A lease whose time ran out may still be ours at the store: others need not wait for the rest of its ttl.
-            done = self._lost_by != "refused" and self._give_back()
+            done = self._lost_by != "refused" and self._give_back(timeout)
         except BaseException:  # of a signal handler
             if first:
                 self._renewal.stop()
@@ -198,10 +203,11 @@ class Lease:
             emit(LockReleased(policy=None, source=None, at=at, key=self.key, token=self.token))
         return done and mine
 
-    def _give_back(self) -> bool:
+    def _give_back(self, timeout: float | None = None) -> bool:
         try:
-            return self._ask_to_release()
+            return self._ask_to_release(timeout)
         except Exception as error:
+            self._stuck = True
             log().warning(
                 "lease on %r (token %d) could not be released, it expires within %g s: %s",
                 self.key,
@@ -213,9 +219,9 @@ class Lease:
             self._locks._later(self._try_to_release)
             return False
 
-    def _ask_to_release(self) -> bool:
+    def _ask_to_release(self, timeout: float | None = None) -> bool:
         hold = round(self._terms.min_hold * 1000.0)
-        return self._locks.store.release(self.key, self.owner, hold)
+        return self._locks.store.release(self.key, self.owner, hold, timeout=timeout)
 
     def _try_to_release(self) -> None:
         try:

@@ -516,3 +516,12 @@ def test_many_leases_of_one_object_from_many_threads():
     assert counter["value"] == 400
     with contextlib.closing(locks):
         assert locks.list() == []
+
+
+def test_close_asks_a_sick_store_only_once(store, locks):
+    leases = [locks.acquire(f"k{number}") for number in range(20)]
+    store.faults["release"] = StoreUnavailableError("down")
+    locks.close()
+    assert store.count("release") <= 2, "once, and once more in the background"
+    assert not any(lease.held for lease in leases)
+    assert locks._leases == {}

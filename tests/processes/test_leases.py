@@ -265,3 +265,23 @@ def test_sigterm_that_ends_in_an_orderly_exit_hands_back(spawn, path, locks):
     holding(holder)
     assert holder.stop(signal.SIGTERM) == 0
     assert locks.acquire("k").release()
+
+
+def test_a_sick_store_does_not_hold_up_the_end_of_the_process(spawn):
+    holder = spawn(
+        """
+        import time
+        from pyresil import Locks, MemoryLockStore, StoreUnavailableError
+        class Sick(MemoryLockStore):
+            def release(self, *args, timeout=None, **kwargs):
+                time.sleep(timeout)
+                raise StoreUnavailableError("no answer")
+        locks = Locks(Sick(), ttl=60)
+        leases = [locks.acquire(f"k{number}") for number in range(100)]
+        print("held", flush=True)
+        """
+    )
+    wait_until(lambda: "held" in holder.output())
+    begun = time.monotonic()
+    assert holder.wait(15) == 0, holder.output()
+    assert time.monotonic() - begun < 8
