@@ -129,3 +129,13 @@ def test_the_reference_runs_and_names_what_there_is(home, tmp_path):
         assert f"| `{option}` |" in text, option
     for word in [word for word in events.TYPES if word.startswith(("lock-", "job-", "leadership-"))]:
         assert f"`{word}`" in text, word
+
+
+def test_a_leader_and_its_successor(spawn, home):
+    code = "\n".join(snippets(HOW_TO / "leader-election.md"))
+    outputs = instances(spawn, home, code)
+    led = [output for output in outputs if "leading" in output]
+    assert led
+    for output in led:
+        assert "leading" in output[:2]
+        assert output[-1] == "no more: released"
