@@ -304,3 +304,23 @@ def test_a_command_that_moved_to_another_group_still_gets_the_signals(lock):
     job.terminate()
     assert job.wait(10) == 6
     assert lock.processes() == set()
+
+
+def test_library_and_command_exclude_each_other_by_the_default_file(lock):
+    code = """
+        import subprocess, sys
+        from pyresil import Locks
+        with Locks().hold("export", ttl="10s"):
+            sys.exit(subprocess.run([*sys.argv[1:], "run", "--key", "export", "--", "true"]).returncode)
+    """
+    env = lock.env({"XDG_STATE_HOME": str(lock.folder)})
+    del env["PYRESIL_STORE"]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *COMMAND],
+        env=env,
+        timeout=30,
+        check=False,
+        capture_output=True,
+    )
+    assert done.returncode == 75, done.stderr
+    assert (lock.folder / "pyresil" / "locks.db").exists()
