@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 TTL = 0.8
-SECONDS = 12.0
+SECONDS = 14.0
 
 WORKER = """
     import os, random, sys, time
@@ -48,7 +48,7 @@ WORKER = """
         if lease is None:
             continue
         say("begin", now(), lease.token, name)
-        until = now() + chance.uniform(0.05, 1.2)
+        until = now() + chance.uniform(0.05, 3.0)  # longer than the ttl, so that losing it in the middle shows
         while now() < until:
             before = now()
             held = lease.held
@@ -72,11 +72,18 @@ class Campaign:
         self.count = 0
         self.done = Counter()
         self.chance = random.Random(20)
+        self.names = {}
         self.workers = [self.start() for _ in range(3)]
 
     def start(self):
         self.count += 1
-        return self.spawn(WORKER, self.url, self.prefix, self.log, self.count)
+        worker = self.spawn(WORKER, self.url, self.prefix, self.log, self.count)
+        self.names[str(self.count)] = worker
+        return worker
+
+    def holder(self):
+        """Who got the lock last; it need not have it any more."""
+        return self.names[self.lines("begin")[-1][2]]
 
     def lines(self, kind):
         if not self.log.exists():
@@ -89,14 +96,16 @@ class Campaign:
         self.workers[number].kill()
         self.workers[number] = self.start()
 
-    def pause_one(self):
-        worker = self.chance.choice(self.workers)
+    def pause_holder(self):
+        worker = self.holder()
+        if not worker.running:
+            return
         worker.pause()
         time.sleep(TTL * 1.5)
         worker.resume()
 
     def run(self, faults):
-        faults = {"kill": self.kill_one, "pause": self.pause_one, **faults}
+        faults = {"kill": self.kill_one, "pause": self.pause_holder, **faults}
         end = time.monotonic() + SECONDS
         order = []
         while time.monotonic() < end:
