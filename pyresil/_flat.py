@@ -89,7 +89,7 @@ class Maker:
         self._owner = owner
         self._run = run
         self._shortcut = next((inline.shortcut for inline in inlines if not inline.transparent), None)
-        body = ["value = fn(*args, **kwargs)"]
+        body = ["value = fn(*args, **kwargs) if kwargs else fn(*args)"]
         self._names: dict[str, Any] = {}
         for level in range(len(inlines) - 1, -1, -1):
             mark = f"_{level}_"
