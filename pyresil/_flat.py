@@ -7,8 +7,9 @@ code object is shared by all policies of the same shape.
 
 The context variable holds a *cell*, a list ``[owner, args, kwargs, outer]`` (and the function, where the owner has none); `pyresil.context.current_context` makes the
 `Context` from it when somebody asks, and puts it in the owner's place. When the call ends the cell is emptied and not taken
-out, which would cost as much as putting it in: an empty cell stands for its ``outer``. All of that is stores into a list, so a
-signal handler that raises cannot leave a context behind.
+out, which would cost as much as putting it in: an empty cell stands for its ``outer``, and the next call steps over all empty
+ones, so that no chain of them grows. All of that is stores into a list, so a signal handler that raises cannot leave a context
+behind.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def make(fn, owner, get, put, context, heard, observed, run{names}):
             return observed(owner, run, fn, args, kwargs)
 {shortcut}\
         outer = get()
-        if outer is not None and outer[0] is None:
+        while outer is not None and outer[0] is None:
             outer = outer[3]
         cell = [owner, args, kwargs, outer{extra}]
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
+from pyresil.durations import LONGEST
 from pyresil.errors import CancelledError, ConfigurationError, RejectedError, shown
 
 if TYPE_CHECKING:
@@ -101,10 +102,15 @@ def _peek(holder: object, name: str) -> Any:
         return None  # a property that raises, a proxy that is bound to nothing
 
 
+def _whole(value: object) -> int | None:
+    """An int that is no bool; not by ``isinstance``, which asks somebody else's object for its class."""
+    kind = type(value)
+    return int(value) if issubclass(kind, int) and kind is not bool else None  # type: ignore[call-overload]  # an int
+
+
 def _as_status(value: object) -> int | None:
-    if isinstance(value, int) and not isinstance(value, bool) and 100 <= value <= 599:
-        return int(value)
-    return None
+    status = _whole(value)
+    return status if status is not None and 100 <= status <= 599 else None
 
 
 def status_of(error: BaseException) -> int | None:
@@ -139,14 +145,10 @@ def error_verdict(error: BaseException) -> bool | None:
 
 def value_is_failure(value: object) -> bool:
     """The default verdict of a value."""
-    if value.__class__ in PLAIN:
+    if type(value) in PLAIN:
         return False
-    status = _peek(value, "status_code")
-    return (
-        isinstance(status, int)
-        and not isinstance(status, bool)
-        and (status >= 500 or status in RETRYABLE_STATUSES)
-    )
+    status = _whole(_peek(value, "status_code"))
+    return status is not None and (status >= 500 or status in RETRYABLE_STATUSES)
 
 
 def caused_by(*types: Any) -> Callable[[BaseException], bool]:
@@ -241,7 +243,8 @@ def retry_after_of(outcome: Outcome[Any], wall: Callable[[], float]) -> float | 
     """The ``Retry-After`` that an outcome carries, in seconds from now, or None.
 
     Looked for on a rejection's ``retry_after``, then in the ``headers`` of the error, its ``response``, or the value: a
-    number of seconds or an HTTP date (RFC 9110, section 10.2.3). Garbage and negative numbers are ignored.
+    number of seconds or an HTTP date (RFC 9110, section 10.2.3). Garbage and negative numbers are ignored; what is longer than
+    the longest duration counts as that.
 
     Args:
         outcome: The outcome.
@@ -249,8 +252,8 @@ def retry_after_of(outcome: Outcome[Any], wall: Callable[[], float]) -> float | 
     """
     if isinstance(outcome, Failure):
         given = _peek(outcome.error, "retry_after")
-        if isinstance(given, (int, float)) and not isinstance(given, bool) and 0 <= given < float("inf"):
-            return float(given)
+        if issubclass(type(given), (int, float)) and type(given) is not bool and 0 <= given < float("inf"):
+            return float(min(given, LONGEST))
         holders = (outcome.error, _peek(outcome.error, "response"))
     else:
         holders = (outcome.value, None)
@@ -262,7 +265,7 @@ def retry_after_of(outcome: Outcome[Any], wall: Callable[[], float]) -> float | 
 
 
 def _header(holder: object) -> str | None:
-    if holder is None or holder.__class__ in PLAIN:
+    if holder is None or type(holder) in PLAIN:
         return None
     get = _peek(_peek(holder, "headers"), "get")
     if get is None:
@@ -273,13 +276,15 @@ def _header(holder: object) -> str | None:
             value = get("retry-after")
     except Exception:
         return None  # somebody's own ``headers``: no header
-    return str(value) if isinstance(value, (str, int)) else None
+    if type(value) is int:
+        return f"{min(value, LONGEST):.0f}"
+    return value if issubclass(type(value), str) else None
 
 
 def _parse_retry_after(text: str, wall: Callable[[], float]) -> float | None:
     text = text.strip()
     if text.isascii() and text.isdigit():
-        return min(float(text), 1e12)
+        return min(float(text), LONGEST)
     from datetime import UTC
     from email.utils import parsedate_to_datetime
 
@@ -287,6 +292,6 @@ def _parse_retry_after(text: str, wall: Callable[[], float]) -> float | None:
         when = parsedate_to_datetime(text)
         if when.tzinfo is None:  # "-0000": the sender says nothing of its zone, HTTP dates are UTC
             when = when.replace(tzinfo=UTC)
-        return max(0.0, when.timestamp() - wall())
+        return min(max(0.0, when.timestamp() - wall()), LONGEST)
     except (TypeError, ValueError, IndexError, OverflowError):
         return None

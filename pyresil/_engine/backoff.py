@@ -179,7 +179,11 @@ class Linear(_Jittered):
 
     def seconds_after(self, attempt: int, draw: Callable[[], float], previous: float | None = None) -> float:
         """See `Backoff.seconds_after`."""
-        return self._spread(min(self.delay + self.step * (attempt - 1), self.cap), draw)
+        try:
+            grown = self.delay + self.step * (attempt - 1)
+        except OverflowError:
+            grown = self.cap
+        return self._spread(min(grown, self.cap), draw)
 
 
 class Decorrelated(Backoff):
@@ -206,7 +210,7 @@ class Decorrelated(Backoff):
         """See `Backoff.seconds_after`."""
         if previous is None:
             try:
-                previous = self.base * 3.0 ** (attempt - 1)
+                previous = self.base * 3.0 ** (attempt - 1) if self.base else 0.0
             except OverflowError:
                 previous = self.cap
         high = min(max(previous, self.base) * 3.0, self.cap)

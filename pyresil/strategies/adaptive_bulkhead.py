@@ -114,7 +114,7 @@ class AdaptiveBulkhead(Admission):
         def timed(ctx: Context) -> Any:
             begun = monotonic()
             value = inner(ctx)
-            if value.__class__ in PLAIN or not value_is_failure(value):
+            if type(value) in PLAIN or not value_is_failure(value):
                 self._learn(monotonic() - begun, 0)
             return value
 

@@ -33,7 +33,7 @@ except Exception as error:
         raise
     value = $instead(error, context(cell))
 else:
-    if value.__class__ not in $plain and $refuses(value):
+    if type(value) not in $plain and $refuses(value):
         value = $instead(None, context(cell))
 """
 
@@ -128,7 +128,7 @@ class Fallback(Strategy[V_co], Generic[V_co]):
                     # Inside the handler, so that an error of ``using`` has this one as its context.
                     return self._instead(error, ctx)
                 raise
-            if (plain and value.__class__ in PLAIN) or not judge.value(value):
+            if (plain and type(value) in PLAIN) or not judge.value(value):
                 return value
             return self._instead(None, ctx)
 
@@ -145,7 +145,8 @@ class Fallback(Strategy[V_co], Generic[V_co]):
             "instead": self._instead,
             "plain": plain,
         }
-        return Inline(_INLINE, names, transparent=True)
+        # A value that is there at once is looked at by a predicate of the user's, and by nothing else.
+        return Inline(_INLINE, names, transparent=self.judge.default_values)
 
     def _handles(self, error: Exception) -> bool:
         return bool(

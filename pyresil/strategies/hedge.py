@@ -233,7 +233,7 @@ class _Race:
         judge, error = self._hedge.judge, copy.error
         if error is not None:
             return not isinstance(error, Exception) or judge.error(error) is False
-        if judge.default_values and copy.value.__class__ in PLAIN:
+        if judge.default_values and type(copy.value) in PLAIN:
             return True
         return not judge.value(copy.value)
 

@@ -35,7 +35,7 @@ except Exception as error:
     if $delay is None:
         raise
 else:
-    if value.__class__ in $plain or not $refuses(value):
+    if type(value) in $plain or not $refuses(value):
         DONE
         $delay = None
     else:
@@ -131,7 +131,7 @@ class Retry(Strategy[Never]):
                 if delay is None:
                     raise
             else:
-                if (plain and value.__class__ in PLAIN) or not judge.value(value):
+                if (plain and type(value) in PLAIN) or not judge.value(value):
                     return value
                 steps = _Steps(self, ctx, started)
                 delay = steps.after(Success(value))

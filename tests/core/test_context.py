@@ -21,6 +21,7 @@ from pyresil import (
     current_lease,
     fencing_token,
 )
+from pyresil.context import _current
 from pyresil.testing import InstantClock, ManualClock
 from tests.core.helpers import Flaky, Noted
 from tests.support.processes import run_python
@@ -436,3 +437,20 @@ def test_many_threads_ask_for_one_token_at_once():
             for thread in threads:
                 thread.join()
             assert len(set(map(id, tokens))) == 1
+
+
+def test_calls_that_are_over_leave_no_chain_behind():
+    inner, outer = Policy(Retry()), Policy(Retry())
+    leaf = inner(lambda: None)
+    nested = outer(lambda: leaf())
+
+    def links():
+        for _ in range(50):
+            nested()
+            outer.call(leaf)
+        found, cell = 0, _current.get()
+        while cell is not None:
+            found, cell = found + 1, cell[3]
+        return found
+
+    assert contextvars.copy_context().run(links) <= 3

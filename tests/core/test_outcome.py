@@ -13,9 +13,25 @@ from email.utils import format_datetime
 import pytest
 import requests
 
-from pyresil import CancelledError, CircuitOpenError, Failure, RejectedError, Success, caused_by
+from pyresil import (
+    AdaptiveBulkhead,
+    CancelledError,
+    CircuitBreaker,
+    CircuitOpenError,
+    Constant,
+    Failure,
+    Fallback,
+    Hedge,
+    Policy,
+    RejectedError,
+    Retry,
+    Success,
+    caused_by,
+)
 from pyresil._validate import Checker
+from pyresil.durations import LONGEST
 from pyresil.outcome import Judge, error_verdict, retry_after_of, status_of, value_is_failure
+from tests.core.helpers import Flaky
 
 
 class Bag:
@@ -213,7 +229,7 @@ def response(header):
 
 @pytest.mark.parametrize(
     ("header", "expected"),
-    [("3", 3.0), (" 120 ", 120.0), ("0", 0.0), ("1000000000", 1e9), ("9" * 500, 1e12), ("-1", None), ("1.5", None), ("soon", None),
+    [("3", 3.0), (" 120 ", 120.0), ("0", 0.0), ("1000000000", 1e9), ("9" * 500, LONGEST), ("-1", None), ("1.5", None), ("soon", None),
      ("", None), ("٣", None), (date(90), 90.0), (date(-90), 0.0), ("Fri, 99 Foo 2026 00:00:00 GMT", None),
      ("Thu, 01 Jan 2026 00:01:00 -0000", 60.0), ("Thu, 01 Jan 99999 00:01:00 GMT", None)],
 )  # fmt: skip
@@ -267,3 +283,70 @@ def test_caused_by_is_not_fooled_by_falsy_errors():
 def test_describe():
     assert judge().describe() == {"handle": "default", "handle_result": "default"}
     assert judge((KeyError, ValueError)).describe()["handle"] == ["builtins.KeyError", "builtins.ValueError"]
+
+
+class Secretive:
+    """A result or attribute that raises whatever is asked of it, such as a lazy object that cannot be evaluated."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError(f"nothing is to be read here, not {name}")
+
+
+def every_judge():
+    return (
+        Retry(2, Constant(0)),
+        Fallback("instead"),
+        CircuitBreaker(),
+        CircuitBreaker(window="10s"),
+        CircuitBreaker(window="10s", slow_call="1s"),
+        CircuitBreaker(slow_call="1s"),
+        Hedge("1s"),
+        AdaptiveBulkhead(),
+    )
+
+
+def test_judging_reads_nothing_that_can_change_a_result():
+    class Status:
+        status_code = Secretive()
+
+    for strategy in every_judge():
+        for kind in (Secretive, Status):
+            result = kind()
+            assert Policy(strategy).call(lambda result=result: result) is result, strategy
+
+
+def test_judging_reads_nothing_that_can_change_an_error():
+    class Evasive(Exception):
+        code = status = retry_after = Secretive()
+
+        @property
+        def response(self):
+            raise KeyError("response")
+
+    for strategy in every_judge():
+        if strategy.kind == "fallback":
+            continue
+        error = Evasive()
+        with pytest.raises(Evasive) as caught:
+            Policy(strategy).call(Flaky(error, error))
+        assert caught.value is error
+
+
+@pytest.mark.parametrize("asked", [10**400, 10**12, 1e300], ids=["beyond floats", "1e12", "1e300"])
+def test_a_retry_after_beyond_every_duration_counts_as_the_longest(asked):
+    error = ValueError()
+    error.retry_after = asked
+    assert retry_after_of(Failure(error), lambda: 0.0) == LONGEST
+
+    class Answer:
+        headers = {"Retry-After": int(asked)}
+        status_code = 503
+
+    assert retry_after_of(Success(Answer()), lambda: 0.0) == LONGEST
+    Answer.headers = {"Retry-After": "9" * 5000}
+    assert retry_after_of(Success(Answer()), lambda: 0.0) == LONGEST
+    answer = Answer()
+    assert Policy(Retry(2, Constant(0), max_elapsed="1s")).call(lambda: answer) is answer
+    with pytest.raises(ValueError) as caught:
+        Policy(Retry(2, Constant(0))).options(deadline="1s").call(Flaky(error))
+    assert caught.value is error

@@ -112,3 +112,10 @@ def test_a_retry_gives_decorrelated_the_delay_before():
 
     Policy(Retry(4, Spy()), clock=InstantClock()).settle(Flaky(*[ValueError] * 9))
     assert seen == [(1, None), (2, 0.25), (3, 0.5)]
+
+
+@pytest.mark.parametrize("attempt", [1025, 10**6, 10**400], ids=["1025", "a million", "beyond floats"])
+def test_numbers_of_attempts_beyond_every_float(attempt):
+    for backoff in (Exponential(1, factor=1e308), Linear(1, 2), Decorrelated(1), Constant(1)):
+        assert 0.0 <= backoff(attempt) <= backoff.cap
+    assert Decorrelated(0).seconds_after(attempt, lambda: 0.5) == 0.0

@@ -6,7 +6,16 @@ import logging
 
 import pytest
 
-from pyresil import BulkheadFullError, CancelledError, Fallback, Policy, Retry, TimeoutExceededError
+from pyresil import (
+    BulkheadFullError,
+    CancelledError,
+    Fallback,
+    Policy,
+    Retry,
+    TimeoutExceededError,
+    cached,
+    fallback,
+)
 from pyresil.testing import InstantClock, record_events
 from tests.core.helpers import Flaky, Noted, Response
 
@@ -127,3 +136,12 @@ def test_event():
         ("carrier", "spare", boom),
         (None, "orders", boom),
     ]
+
+
+def test_it_looks_at_cached_values_too():
+    @fallback("spare", handle_result=lambda value: value is None)
+    @cached("1h")
+    def work(number):
+        return None
+
+    assert [work(1), work(1), work(1)] == ["spare"] * 3

@@ -42,7 +42,7 @@ def compiled(breaker: CircuitBreaker, inner: Run) -> Run:
             breaker._raised(ctx, window, error, 0.0)
             raise
         # One more success in a window that is full of them is the same window, so it is not recorded.
-        if window.calm and value.__class__ in plain:
+        if type(value) in plain and window.calm:
             return value
         breaker._returned(ctx, window, value, 0.0)
         return value
@@ -72,7 +72,7 @@ def _by_count_timed(breaker: CircuitBreaker, inner: Run, plain: frozenset[type],
         except Exception as error:
             breaker._raised(ctx, window, error, begun)
             raise
-        if now() - begun <= limit and window.calm and value.__class__ in plain:
+        if now() - begun <= limit and type(value) in plain and window.calm:
             return value
         breaker._returned(ctx, window, value, begun)
         return value
@@ -97,7 +97,7 @@ def _by_time(breaker: CircuitBreaker, inner: Run, plain: frozenset[type]) -> Run
             breaker._raised(ctx, window, error, begun)
             raise
         ended = now()
-        if ended < window.end and window.calm and ended - begun <= limit and value.__class__ in plain:
+        if type(value) in plain and ended < window.end and window.calm and ended - begun <= limit:
             # `TimeWindow.record` of a good call among good ones, which opens nothing; nothing is called here.
             window.calls += 1
             window.own += 1
@@ -137,7 +137,7 @@ else:
     except Exception as error:
         $raised(context(cell), $window, error, 0.0)
         raise
-    if not ($window.calm and value.__class__ in $plain):
+    if not (type(value) in $plain and $window.calm):
         $returned(context(cell), $window, value, 0.0)
 """
 _COUNT_TIMED = """\
@@ -152,7 +152,7 @@ else:
     except Exception as error:
         $raised(context(cell), $window, error, $begun)
         raise
-    if not ($now() - $begun <= $limit and $window.calm and value.__class__ in $plain):
+    if not ($now() - $begun <= $limit and type(value) in $plain and $window.calm):
         $returned(context(cell), $window, value, $begun)
 """
 _TIME = """\
@@ -167,7 +167,7 @@ else:
         raise
     $now = $breaker._now
     $ended = $now()
-    if $ended < $window.end and $window.calm and value.__class__ in $plain:
+    if type(value) in $plain and $ended < $window.end and $window.calm:
         $window.calls += 1
         $window.own += 1
     else:
@@ -186,7 +186,7 @@ else:
         $raised(context(cell), $window, error, $begun)
         raise
     $ended = $now()
-    if $ended < $window.end and $window.calm and $ended - $begun <= $limit and value.__class__ in $plain:
+    if type(value) in $plain and $ended < $window.end and $window.calm and $ended - $begun <= $limit:
         $window.calls += 1
         $window.own += 1
     else:
