@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from pyresil._scope import Owner as Owner
     from pyresil.clock import Clock
     from pyresil.durations import Duration
+    from pyresil.locks.lease import Lease
 
 __all__ = ["Context", "current_context", "current_lease", "fencing_token"]
 
 #: A cell: a list of a `Context`, or of what it is made from when somebody asks (see `pyresil._flat`); or None.
 _current: ContextVar[Any] = ContextVar("pyresil_context", default=None)
-_lease: ContextVar[Any] = ContextVar("pyresil_lease", default=None)
+_lease: ContextVar[Lease | None] = ContextVar("pyresil_lease", default=None)
 
 #: The least that `Context.timeout` returns, in seconds: 0 means "do not block" to sockets.
 LEAST_TIMEOUT = 0.001
@@ -70,7 +71,7 @@ class Context:
     #: What makes the token of a copy; its later attempts share it.
     _scope: Scope | None = None
     _reported: Any = UNSET
-    _lease: Any = None
+    _lease: Lease | None = None
 
     # -- what work reads -------------------------------------------------------------------------------------------------
 
@@ -167,7 +168,7 @@ class Context:
         return dict(bound.arguments)
 
     @property
-    def lease(self) -> Any:
+    def lease(self) -> Lease | None:
         """The innermost lease taken by this policy or one around it, or None."""
         ctx: Context | None = self
         while ctx is not None:
@@ -358,7 +359,7 @@ def _context_in(cell: list[Any]) -> Context | None:
     return made
 
 
-def current_lease() -> Any:
+def current_lease() -> Lease | None:
     """The innermost lease held by the code around this, or None."""
     return _lease.get()
 

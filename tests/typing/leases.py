@@ -16,6 +16,9 @@ from pyresil import (
     MemoryLockStore,
     Policy,
     Retry,
+    current_context,
+    current_lease,
+    fencing_token,
 )
 
 locks = Locks(MemoryLockStore(), ttl="30s")
@@ -82,3 +85,13 @@ def strategies() -> None:
     policy = Policy(Fallback(None), Lock("k", store=locks), Retry())
     assert_type(policy.call(work, 1), str | None)
     assert_type(Policy(Lock(lambda ctx: str(ctx.key))).call(work, 1), str)
+
+
+def where_it_is_found() -> None:
+    lease = current_lease()
+    assert_type(lease, Lease | None)
+    ctx = current_context()
+    if ctx is not None:
+        assert_type(ctx.lease, Lease | None)
+        assert_type(ctx.fencing_token, int | None)
+    assert_type(fencing_token(), int | None)
