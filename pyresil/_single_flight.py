@@ -33,9 +33,10 @@ class Mark:
 class Load:
     """One load of one key, and those who wait for it. ``outcome`` is None while it runs; `AGAIN` where nobody learnt anything."""
 
-    __slots__ = ("mark", "outcome", "parkers")
+    __slots__ = ("mark", "outcome", "over", "parkers")
 
     def __init__(self) -> None:
+        self.over = False
         self.parkers: list[Parker] = []
         self.outcome: Outcome[Any] | None = None
         self.mark = Mark()
@@ -55,22 +56,28 @@ class Loads:
     def __len__(self) -> int:
         return len(self._running)
 
-    def claim(self, key: Hashable) -> tuple[Load, bool]:
-        """The load of ``key``, and whether it is the caller's to run and to `finish`."""
-        fresh = Load()
-        running = self._running.setdefault(key, fresh)
-        return running, running is fresh
+    def claim(self, key: Hashable, fresh: Load) -> Load:
+        """The load of ``key``: ``fresh`` where no other one runs; then it is the caller's to run and to `finish`."""
+        return self._running.setdefault(key, fresh)
 
     def forget(self, key: Hashable) -> None:
         """Nobody joins the load that runs now any more."""
         self._running.pop(key, None)
 
     def finish(self, key: Hashable, load: Load, outcome: Outcome[Any]) -> None:
-        load.outcome = outcome
+        """End a load and wake who waits for it. May be called again where a signal handler raised in its middle."""
+        # Out of the way first: a load that has ended must not be found.
         if self._running.get(key) is load:
             self._running.pop(key, None)
+        load.outcome = outcome
         for parker in load.parkers:
             parker.unpark()
+        load.over = True
+
+    def let_go(self, key: Hashable, load: Load) -> None:
+        """End a load that was claimed, perhaps, and that nobody ended to the end."""
+        if not load.over:
+            self.finish(key, load, AGAIN if load.outcome is None else load.outcome)
 
     def wait(self, ctx: Context, key: Hashable, running: Load) -> Outcome[Any]:
         """Wait for somebody else's load."""

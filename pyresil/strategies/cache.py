@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar
 from pyresil._cache_keys import ArgumentsKey, freeze, shortcut
 from pyresil._cache_values import Packing
 from pyresil._flat import Inline
-from pyresil._single_flight import AGAIN, LOADING, Loads
+from pyresil._single_flight import AGAIN, LOADING, Load, Loads
 from pyresil._validate import Checker
 from pyresil.clock import Clock
 from pyresil.context import Context
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from pyresil._cache_values import Entry
-    from pyresil._single_flight import Load
     from pyresil.durations import Duration
     from pyresil.outcome import Outcome
     from pyresil.strategy import Call, Run
@@ -239,24 +238,28 @@ class Cache(Strategy[Never], Forkable):
         """A value that is due for a refresh: one caller sees to it, and everybody gets the value."""
         if entry.is_error:
             return self._miss(inner, ctx, key, generation)
-        load, mine = self._loads.claim(key) if self.clock.monotonic() >= entry.retry_at else (None, False)
-        if load is not None and mine:
-            # Somebody may have finished between our look and our claim.
-            newer, generation = self.store.get(key)
-            if newer is not None and self.clock.monotonic() < newer.fresh_until:
-                self._loads.finish(key, load, AGAIN)
-                return self._packing.unpack(newer)
-            if self.refresh == "inline":
-                try:
-                    return self._lead(inner, ctx, key, load, generation)
-                except Exception as error:
-                    if not self.stale_if_error or not (self.judge.default_errors or self.judge.error(error)):
-                        raise
-                    self._refresh_failed(ctx, key, entry, error)
-                finally:
-                    load = None
-            else:
-                self._refresh(inner, ctx, key, load, entry, generation)
+        if self.clock.monotonic() >= entry.retry_at:
+            load, handed = Load(), False
+            try:
+                if self._loads.claim(key, load) is load:
+                    # Somebody may have finished between our look and our claim.
+                    newer, generation = self.store.get(key)
+                    if newer is not None and self.clock.monotonic() < newer.fresh_until:
+                        return self._packing.unpack(newer)
+                    if self.refresh == "inline":
+                        return self._lead(inner, ctx, key, load, generation)
+                    self._refresh(inner, ctx, key, load, entry, generation)
+                    handed = True
+            except Exception as error:
+                if self.refresh != "inline" or load.outcome is None:
+                    raise
+                if not self.stale_if_error or not (self.judge.default_errors or self.judge.error(error)):
+                    raise
+                self._refresh_failed(ctx, key, entry, error)
+            finally:
+                if not handed:
+                    self._loads.let_go(key, load)
+                del load  # it holds the outcome, whose error's traceback holds this frame
         if CacheStale.listeners:
             self._tell(CacheStale, ctx, key)
         return self._packing.unpack(entry)
@@ -265,18 +268,20 @@ class Cache(Strategy[Never], Forkable):
         if CacheMiss.listeners:
             self._tell(CacheMiss, ctx, key)
         while True:
-            load, mine = self._loads.claim(key)
-            if mine:
-                # Somebody may have finished between our look and our claim.
-                entry, generation = self.store.get(key)
-                if entry is not None and self.clock.monotonic() < entry.fresh_until:
-                    self._loads.finish(key, load, AGAIN)
-                    return self._packing.unpack(entry)
-                try:
-                    return self._lead(inner, ctx, key, load, generation)
-                finally:
+            mine = Load()
+            try:
+                load = self._loads.claim(key, mine)
+                if load is mine:
                     del load  # it holds the outcome, whose error's traceback holds this frame
-            outcome = self._loads.wait(ctx, key, load)
+                    # Somebody may have finished between our look and our claim.
+                    entry, generation = self.store.get(key)
+                    if entry is not None and self.clock.monotonic() < entry.fresh_until:
+                        return self._packing.unpack(entry)
+                    return self._lead(inner, ctx, key, mine, generation)
+                outcome = self._loads.wait(ctx, key, load)
+            finally:
+                self._loads.let_go(key, mine)
+                del mine
             if outcome is AGAIN:
                 continue
             if isinstance(outcome, Success):
@@ -338,14 +343,18 @@ class Cache(Strategy[Never], Forkable):
         if self._refreshing >= MAX_REFRESHES:
             self._loads.finish(key, load, AGAIN)
             return
-        self._refreshing += 1
+        started = False
         context = copy_context()
         try:
+            self._refreshing += 1
             self.clock.spawn(lambda: context.run(work), "pyresil-cache-refresh")
+            started = True
         except RuntimeError:  # the interpreter is ending, or the process has no more threads
-            self._refreshing -= 1
-            self._loads.finish(key, load, AGAIN)
             report_exception(f"{self._subject}: a refresh could not be started")
+        finally:
+            if not started:
+                self._refreshing -= 1
+                self._loads.let_go(key, load)
 
     def _refresh_failed(self, ctx: Context, key: Hashable, entry: Entry, error: Exception) -> None:
         entry.retry_at = self.clock.monotonic() + min(self.ttl, COOLDOWN)

@@ -159,7 +159,11 @@ class Lock(Guard[Never]):
                 raise
             finally:
                 if held is not None:
-                    held.leave()
+                    try:
+                        held.leave()
+                    except BaseException:
+                        held.leave()  # a signal handler raised before the first one took hold
+                        raise
 
         return run
 
@@ -174,16 +178,21 @@ class Lock(Guard[Never]):
         if terms is None:
             terms = self._make_terms(self.key(ctx))  # type: ignore[operator]  # a function, or there were terms
         acquisition = Acquisition(self.locks, terms, ctx.cancel, ctx.policy, self.name or ctx.source)
-        lease = acquisition.run()
-        if lease is None:
-            raise not_acquired(acquisition, terms.key, ctx.policy)
-        held = _Held(ctx, lease)
+        lease: Lease | None = None
+        held: _Held | None = None
         try:
+            lease = acquisition.run()
+            if lease is None:
+                raise not_acquired(acquisition, terms.key, ctx.policy)
+            held = _Held(ctx, lease)
             held.begin()
-        except BaseException:  # of a signal handler
-            held.leave()
+            return held
+        except BaseException:  # of a signal handler, where there is a lease: it would be renewed for ever
+            if held is not None:
+                held.leave()
+            elif lease is not None:
+                lease.release()
             raise
-        return held
 
     def exit(self, ctx: Context, token: _Held, outcome: Outcome[Any]) -> Outcome[Any]:
         """Give the lease back."""
@@ -194,7 +203,11 @@ class Lock(Guard[Never]):
                 return Failure(error)
             return outcome
         finally:
-            token.leave()
+            try:
+                token.leave()
+            except BaseException:
+                token.leave()  # as above
+                raise
 
     def describe(self) -> dict[str, Any]:
         """Plain data: the effective options."""
@@ -264,17 +277,18 @@ class _Held:
         lease, ctx = self._lease, self._ctx
         try:
             if self._begun:
-                self._begun = False
-                lease._running -= 1
+                # What may be done twice comes first: a signal handler may raise at any call, and this begins again then.
                 if _lease.get() is lease:
                     _lease.set(self._outer)
                 ctx._close_token()
+                if self._scope is not None:
+                    self._scope.close()
                 scope, token, outer = self._saved
                 ctx._scope = scope
                 ctx._lease = outer
                 if token is not None:
                     ctx._token = token
-                if self._scope is not None:
-                    self._scope.close()
+                lease._running -= 1
+                self._begun = False
         finally:
             lease.release()

@@ -1,0 +1,104 @@
+"""Signal handlers that raise at any moment, under every strategy: nothing is left taken, and nothing waits for ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.processes import run_python
+
+STORM = """
+    import random, signal, sys, time
+    from pyresil import (
+        AdaptiveBulkhead, Bulkhead, Cache, CircuitBreaker, Constant, Fallback, Lock, MemoryLockStore, Policy, RateLimit, Retry, Timeout,
+        current_context, current_lease,
+    )
+
+    class Alarm({base}):
+        pass
+
+    store = MemoryLockStore()
+    bulkhead, adaptive, cache = Bulkhead(3), AdaptiveBulkhead(), Cache(lambda ctx: "k", ttl="1ms", refresh="inline")
+    breaker = CircuitBreaker(minimum_calls=5, window=10, handle=KeyError)
+    again = Retry(2, Constant(0), handle=ValueError)
+    guards = (breaker, RateLimit("1000000/s"), bulkhead, adaptive, Timeout(60))
+    policy = Policy(*{{
+        "guards": guards,
+        "lock": (Lock("k", store=store, ttl="30s"), Timeout(60)),
+        "loop": (Timeout(60), again, *guards),
+        "stack": (Fallback(0, handle=ValueError), again, *guards),
+        "cache": (cache, again),
+        "lock call": (Lock("k", store=store, ttl="30s"), again),
+    }}[{strategies!r}])
+
+    def work():
+        for _ in range(3):
+            pass
+        return 1
+
+    def block():
+        with policy.execute():
+            work()
+
+    def loop():
+        for attempt in policy.execute():
+            with attempt as ctx:
+                work()
+                if ctx.attempt == 1:
+                    raise ValueError
+
+    decorated = policy(work)
+
+    def call():
+        policy.call(work)
+        decorated()
+
+    armed = False
+
+    def handler(number, frame):
+        global armed
+        if armed:
+            armed = False
+            raise Alarm
+
+    signal.signal(signal.SIGALRM, handler)
+
+    def rounds():
+        while armed:
+            {form}()
+
+    lost = []
+    sys.unraisablehook = lost.append
+    fired = 0
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        try:
+            armed = True
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 3e-4))
+            rounds()
+        except Alarm:
+            fired += 1
+        assert current_context() is None
+        assert current_lease() is None
+        found = store.inspect("k")
+        assert found is None or not found.owner, "the lease is still held"
+    assert (bulkhead.stats().active, adaptive.stats().active, len(cache._loads)) == (0, 0, 0)
+    {form}()
+    print(fired)
+"""
+
+
+@pytest.mark.parametrize("base", ["Exception", "BaseException"])
+@pytest.mark.parametrize(
+    ("strategies", "form"),
+    [
+        ("guards", "block"),
+        ("lock", "block"),
+        ("loop", "loop"),
+        ("stack", "call"),
+        ("cache", "call"),
+        ("lock call", "call"),
+    ],
+)
+def test_a_handler_that_raises_leaves_nothing_taken(strategies, form, base):
+    done = run_python(STORM.format(strategies=strategies, form=form, base=base))
+    assert int(done.stdout) > 100
