@@ -285,3 +285,37 @@ def test_a_sick_store_does_not_hold_up_the_end_of_the_process(spawn):
     begun = time.monotonic()
     assert holder.wait(15) == 0, holder.output()
     assert time.monotonic() - begun < 8
+
+
+def test_under_gevent_also_when_imported_before_patching():
+    pytest.importorskip("gevent")
+    done = run_python(
+        """
+        from pyresil import Locks, MemoryLockStore
+        import pyresil.locks.lease, pyresil._dispatch, pyresil._watchdog
+        from gevent import monkey
+        monkey.patch_all()
+        import gevent, time
+        store = MemoryLockStore()
+        locks = Locks(store, ttl="0.6s")
+        lost = []
+        lease = locks.acquire("k")
+        time.sleep(2)                       # only renewals keep it this long
+        print(lease.held)
+        got = []
+        waiter = gevent.spawn(lambda: got.append(locks.acquire("k", wait=5, on_lost=lost.append)))
+        gevent.sleep(0.1)
+        lease.release()
+        waiter.join(3)
+        print(got[0].held)
+        locks.break_lease("k")
+        print(got[0].lost.wait(3))
+        gevent.sleep(0.1)
+        print(lost == got)
+        election = locks.election("e", lambda lease: lease.cancel.wait(60))
+        gevent.sleep(0.3)
+        print(election.is_leader, election.stop())
+        """,
+        flags=("-W", "ignore"),
+    )
+    assert done.stdout.split() == ["True"] * 6
