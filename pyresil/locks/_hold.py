@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyresil.context import current_context
 from pyresil.errors import LockError, LockNotAcquiredError
+from pyresil.strategy import never_began
 
 if TYPE_CHECKING:
     from pyresil.cancel import CancelToken
@@ -58,6 +59,10 @@ class Hold:
         if lease is not None:
             try:
                 lease.__exit__()
+            except BaseException as error:
+                if never_began(lease.__exit__, error):
+                    lease.__exit__()
+                raise
             finally:
                 # A signal handler may have raised in between; a second release does nothing.
                 lease._net = self._lease = None

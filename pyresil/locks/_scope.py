@@ -50,10 +50,12 @@ class Scope:
         _lease.set(lease)
 
     def leave(self) -> None:
-        """The work is over; also after an `enter` that a signal handler broke off."""
+        """The work is over; also after an `enter` that a signal handler broke off.
+
+        What may be done twice comes first, and that it is done is noted in the end: where a signal handler raises in between,
+        this is called again.
+        """
         if self._state == 1:
-            self._state = 2
-            self._lease._running -= 1
             ctx, outer = self._ctx, self._outer
             # Only what is ours: the block may end in another thread than it began in.
             if _lease.get() is self._lease:
@@ -69,4 +71,6 @@ class Scope:
                         outer.report(ctx._reported)
             if self._token is not None:
                 self._token._close()
+            self._lease._running -= 1
+            self._state = 2
             self._ctx = self._outer = self._token = None

@@ -261,24 +261,42 @@ class Lease:
                 raise self._error() from error
             raise
         finally:
-            scope.leave()
+            try:
+                scope.leave()
+            except BaseException:
+                scope.leave()  # a signal handler raised before it was through
+                raise
 
     def __enter__(self) -> Self:
-        self.raise_if_lost()
-        scope = Scope(self)
-        self._scopes.append(scope)
+        scope: Scope | None = None
         try:
+            self.raise_if_lost()
+            scope = Scope(self)
+            self._scopes.append(scope)
             scope.enter()
-        except BaseException:  # of a signal handler
-            self._scopes.remove(scope)
-            scope.leave()
+            return self
+        except BaseException:  # of a signal handler: the block does not begin, so its end gives nothing back
+            if scope is not None:
+                if scope in self._scopes:
+                    self._scopes.remove(scope)
+                scope.leave()
+            if not self._scopes:
+                self.release()
             raise
-        return self
 
     def __exit__(self, *exc_info: object) -> None:
+        scope: Scope | None = None
+        # No call in between: a signal handler must not come between taking it out and knowing it.
+        if self._scopes:
+            scope = self._scopes[-1]
+            del self._scopes[-1]
         try:
-            if self._scopes:
-                self._scopes.pop().leave()
+            if scope is not None:
+                scope.leave()
+        except BaseException:
+            if scope is not None:
+                scope.leave()  # it was not through
+            raise
         finally:
             if not self._scopes:
                 try:

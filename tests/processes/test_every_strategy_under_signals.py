@@ -9,8 +9,8 @@ from tests.support.processes import run_python
 STORM = """
     import random, signal, sys, time
     from pyresil import (
-        AdaptiveBulkhead, Bulkhead, Cache, CircuitBreaker, Constant, Fallback, Lock, MemoryLockStore, Policy, RateLimit, Retry, Timeout,
-        current_context, current_lease,
+        AdaptiveBulkhead, Bulkhead, Cache, CircuitBreaker, Constant, Fallback, Lock, Locks, MemoryLockStore, Policy, RateLimit, Retry,
+        Timeout, current_context, current_lease,
     )
 
     class Alarm({base}):
@@ -27,6 +27,7 @@ STORM = """
         "loop": (Timeout(60), again, *guards),
         "stack": (Fallback(0, handle=ValueError), again, *guards),
         "cache": (cache, again),
+        "hold": (),
         "lock call": (Lock("k", store=store, ttl="30s"), again),
     }}[{strategies!r}])
 
@@ -45,6 +46,12 @@ STORM = """
                 work()
                 if ctx.attempt == 1:
                     raise ValueError
+
+    locks = Locks(store)
+
+    def hold():
+        with locks.hold("k"):
+            work()
 
     decorated = policy(work)
 
@@ -97,6 +104,7 @@ STORM = """
         ("stack", "call"),
         ("cache", "call"),
         ("lock call", "call"),
+        ("hold", "hold"),
     ],
 )
 def test_a_handler_that_raises_leaves_nothing_taken(strategies, form, base):
