@@ -97,6 +97,7 @@ class RateLimitOptions(_Common, total=False):
 class HedgeOptions(_Judging, total=False):
     """See `pyresil.Hedge`."""
 
+    delay: Duration
     max_hedges: int
     budget: RetryBudget | None
 
@@ -105,6 +106,7 @@ class CacheOptions(_Judging, total=False):
     """See `pyresil.Cache`."""
 
     key: Callable[[Context], Any] | None
+    ttl: Duration
     stale_ttl: Duration
     store: Any
     max_entries: int
