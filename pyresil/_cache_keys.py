@@ -1,7 +1,8 @@
 """Cache keys from the arguments of a call: bound to their parameters, typed, and holding no object alive.
 
-``f(1)`` and ``f(x=1)`` are one key; ``f(1)``, ``f(True)`` and ``f(1.0)`` are three. Lists, dicts and sets count by their
-content. An object that is compared by identity is held weakly: a cached method does not keep its ``self`` alive, and an id
+``f(1)`` and ``f(x=1)`` are one key; ``f(1)``, ``f(True)`` and ``f(1.0)`` are three, and so are other values that are equal but not
+the same: ``0.0`` and ``-0.0``, ``Decimal("1.0")`` and ``Decimal("1.00")``, one moment in two time zones. Lists, dicts and sets count
+by their content. An object that is compared by identity is held weakly: a cached method does not keep its ``self`` alive, and an id
 that is used again is another key.
 """
 
@@ -15,10 +16,14 @@ from pyresil.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-__all__ = ["ArgumentsKey", "freeze", "shortcut"]
+__all__ = ["ArgumentsKey", "freeze", "shortcut", "unbound"]
 
 #: Types whose values are equal only to values of the same type here, because the type stands beside them.
-ATOMS = frozenset((str, bytes, int, float, bool, complex, type(None)))
+ATOMS = frozenset((str, bytes, int, bool, type(None)))
+#: Types with values that are equal and can be told apart by their text.
+_TELLING = frozenset(
+    ("builtins.float", "builtins.complex", "decimal.Decimal", "datetime.datetime", "datetime.time")
+)
 _MISSING = object()
 
 
@@ -31,8 +36,10 @@ def freeze(value: Any) -> Hashable:
     kind = type(value)
     if kind in ATOMS:
         return (kind, value)
-    if kind in (list, tuple):
+    if kind in (list, tuple) or (issubclass(kind, tuple) and kind.__eq__ is tuple.__eq__):
         return (kind, *map(freeze, value))
+    if f"{kind.__module__}.{kind.__qualname__}" in _TELLING:
+        return (kind, value, repr(value))
     if kind in (set, frozenset):
         return (kind, frozenset(map(freeze, value)))
     if kind is dict:
@@ -47,17 +54,28 @@ def freeze(value: Any) -> Hashable:
     return (kind, value)
 
 
+def unbound(
+    function: Callable[..., Any], args: tuple[Any, ...]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A bound method's function, with its object as an argument like others: it is not kept alive by the cache."""
+    bound = getattr(function, "__self__", None)
+    plain = getattr(function, "__func__", None)
+    return (function, args) if bound is None or plain is None else (plain, (bound, *args))
+
+
 class ArgumentsKey:
     """Makes keys for one function: called with the arguments of a call.
 
     Args:
         function: Its parameters decide which arguments are the same.
+        apart: Keys of another function are other keys.
     """
 
-    __slots__ = ("_defaults", "_names", "_plain", "_signature", "function")
+    __slots__ = ("_defaults", "_names", "_plain", "_signature", "function", "prefix")
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, apart: bool = False) -> None:
         self.function = function
+        self.prefix: tuple[Any, ...] = (freeze(function),) if apart else ()
         self._signature: Any = None
         code = getattr(function, "__code__", None)
         # A plain function without *args, **kwargs or keyword-only parameters is bound here, which is ten times as fast.
@@ -87,9 +105,8 @@ class ArgumentsKey:
         if kwargs or len(args) != len(self._names) or not self._plain:
             values = self._bind(args, kwargs)
         try:
-            return tuple(
-                [(value.__class__, value) if value.__class__ in ATOMS else freeze(value) for value in values]
-            )
+            key = tuple([(type(value), value) if type(value) in ATOMS else freeze(value) for value in values])
+            return self.prefix + key if self.prefix else key
         except TypeError as error:
             raise ConfigurationError(
                 f"cached: an argument of {self.function!r} cannot be part of a cache key ({error}); give key="
@@ -124,11 +141,11 @@ def shortcut(key: ArgumentsKey, names: dict[str, Any]) -> tuple[str, dict[str, A
         names: ``entries`` (the store's, by key), ``now`` (the clock) and ``hit`` (the event's type).
     """
     count = key.simple
-    if count is None or count > 4:
+    if count is None or count > 4 or key.prefix:
         return None
     values = [f"args[{position}]" for position in range(count)]
-    plain = "".join(f" and {value}.__class__ in $atoms" for value in values)
-    parts = "".join(f"({value}.__class__, {value}), " for value in values)
+    plain = "".join(f" and type({value}) in $atoms" for value in values)
+    parts = "".join(f"(type({value}), {value}), " for value in values)
     return _SHORTCUT.format(count=count, plain=plain, key=parts), {**names, "atoms": ATOMS}
 
 

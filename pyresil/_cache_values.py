@@ -35,6 +35,17 @@ class Entry:
         self.retry_at = 0.0
 
 
+def _same(loaded: Any, value: Any) -> bool:
+    """Whether JSON gave back what it was given: an ``IntEnum`` or ``OrderedDict`` is equal to what comes back, and is not the same."""
+    if type(loaded) is not type(value):
+        return False
+    if type(value) is list:
+        return len(loaded) == len(value) and all(map(_same, loaded, value))
+    if type(value) is dict:
+        return loaded.keys() == value.keys() and all(_same(loaded[key], item) for key, item in value.items())
+    return bool(loaded == value)
+
+
 class Packing:
     """Packs and unpacks values.
 
@@ -55,20 +66,22 @@ class Packing:
         Raises:
             ConfigurationError: It does not come back the same.
         """
-        if value.__class__ in _ATOMS and self.codec is None:
+        if type(value) in _ATOMS and self.codec is None:
             return Entry(value, fresh_until, plain=True)
         try:
             if self.codec == "json":
                 import json
 
                 packed: Any = json.dumps(value)
-                if json.loads(packed) != value:
+                if not _same(json.loads(packed), value):
                     raise ValueError("it does not come back the same from JSON")
             else:
                 import pickle
 
                 packed = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-                pickle.loads(packed)  # noqa: S301 - our own bytes, made on the line above
+                loaded = pickle.loads(packed)  # noqa: S301 - our own bytes, made on the line above
+                if type(loaded) is not type(value):
+                    raise ValueError(f"it comes back as a {type(loaded).__name__}")
         except Exception as error:
             raise ConfigurationError(
                 f"{self.subject}: a result of type {type(value).__name__} cannot be copied ({error}); return plain data"

@@ -22,23 +22,42 @@ LOADING: ContextVar[tuple[Mark, ...]] = ContextVar("pyresilLOADING", default=())
 
 
 class Mark:
-    """What the context knows of a load: not the load itself, whose error may lead to a copy of that very context."""
+    """What the context knows of a load: not the load itself, whose error may lead to a copy of that very context.
+
+    ``waits_for`` are the loads without which this one does not end, one for each thread of its work that waits.
+    """
 
     __slots__ = ("waits_for",)
 
     def __init__(self) -> None:
-        self.waits_for: Mark | None = None
+        self.waits_for: list[Mark] = []
+
+    def leads_to(self, marks: tuple[Mark, ...]) -> bool:
+        """Whether this load, or one that it waits for at any remove, is one of ``marks``."""
+        seen = {self}
+        ahead = [self]
+        while ahead:
+            mark = ahead.pop()
+            if mark in marks:
+                return True
+            new = set(mark.waits_for) - seen
+            seen |= new
+            ahead += new
+        return False
 
 
 class Load:
-    """One load of one key, and those who wait for it. ``outcome`` is None while it runs; `AGAIN` where nobody learnt anything."""
+    """One load of one key, and those who wait for it. ``outcome`` is None while it runs; `AGAIN` where nobody learnt anything.
 
-    __slots__ = ("mark", "outcome", "over", "parkers")
+    ``over`` is set when everybody was woken.
+    """
+
+    __slots__ = ("mark", "outcome", "parkers", "over")
 
     def __init__(self) -> None:
-        self.over = False
         self.parkers: list[Parker] = []
         self.outcome: Outcome[Any] | None = None
+        self.over = False
         self.mark = Mark()
 
 
@@ -57,7 +76,10 @@ class Loads:
         return len(self._running)
 
     def claim(self, key: Hashable, fresh: Load) -> Load:
-        """The load of ``key``: ``fresh`` where no other one runs; then it is the caller's to run and to `finish`."""
+        """The load of ``key``: ``fresh``, which is then the caller's to run, or the one that runs already.
+
+        Called inside the ``try`` whose ``finally`` calls `let_go`: a load that nobody ends would be waited for for ever.
+        """
         return self._running.setdefault(key, fresh)
 
     def forget(self, key: Hashable) -> None:
@@ -75,21 +97,21 @@ class Loads:
         load.over = True
 
     def let_go(self, key: Hashable, load: Load) -> None:
-        """End a load that was claimed, perhaps, and that nobody ended to the end."""
+        """`finish`, where a signal handler raised before it, or in it."""
         if not load.over:
             self.finish(key, load, AGAIN if load.outcome is None else load.outcome)
 
     def wait(self, ctx: Context, key: Hashable, running: Load) -> Outcome[Any]:
         """Wait for somebody else's load."""
         mine = LOADING.get()
-        if mine:
-            mine[-1].waits_for = running.mark
+        theirs = running.mark
         try:
-            link: Mark | None = running.mark
-            for _ in range(len(self._running) + len(mine) + 1):
-                if link in mine:
-                    raise RecursiveLoadError(key, ctx.policy)
-                link = None if link is None else link.waits_for
+            # All of them: whoever waits for an outer one of these waits for this one too.
+            for mark in mine:
+                mark.waits_for.append(theirs)
+            # Listed before the look, so that of two loads that wait for each other at least one sees it.
+            if mine and theirs.leads_to(mine):
+                raise RecursiveLoadError(key, ctx.policy)
             token = ctx.cancel
             while running.outcome is None:
                 parker = Parker()
@@ -99,5 +121,6 @@ class Loads:
                     token.park(parker)
             return running.outcome
         finally:
-            if mine:
-                mine[-1].waits_for = None
+            for mark in mine:
+                if theirs in mark.waits_for:
+                    mark.waits_for.remove(theirs)

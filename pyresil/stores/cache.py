@@ -84,13 +84,15 @@ class MemoryCacheStore(CacheStore, Forkable):
         if found is None:
             return Found(None, generation)
         entry, until = found
-        try:
-            if self._clock.monotonic() < until:
+        if self._clock.monotonic() < until:
+            try:
                 self._entries.move_to_end(key)
-                return Found(entry, generation)
-            del self._entries[key]
-        except KeyError:
-            pass  # evicted by another thread in between
+            except KeyError:
+                pass  # evicted by another thread in between
+            return Found(entry, generation)
+        with self._lock or self._make_lock():
+            if self._entries.get(key) is found:  # and not a new one, which another thread has put meanwhile
+                del self._entries[key]
         return Found(None, generation)
 
     def set(

@@ -6,7 +6,7 @@ from contextvars import copy_context
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
-from pyresil._cache_keys import ArgumentsKey, freeze, shortcut
+from pyresil._cache_keys import ArgumentsKey, freeze, shortcut, unbound
 from pyresil._cache_values import Packing
 from pyresil._flat import Inline
 from pyresil._single_flight import AGAIN, LOADING, Load, Loads
@@ -18,6 +18,7 @@ from pyresil.errors import (
     ConfigurationError,
     TimeoutExceededError,
     report_exception,
+    shown,
 )
 from pyresil.events import CacheHit, CacheMiss, CacheRefreshFailed, CacheStale, emit
 from pyresil.outcome import Failure, Judge, Success
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from pyresil._cache_values import Entry
+    from pyresil._single_flight import Mark
     from pyresil.durations import Duration
     from pyresil.outcome import Outcome
     from pyresil.strategy import Call, Run
@@ -56,12 +58,14 @@ class Cache(Strategy[Never], Forkable):
         ttl: How long a value is fresh.
         stale_ttl: How much longer it may be served stale; 0 for never.
         name: Shown in events as ``source``.
-        store: A `MemoryCacheStore`, which caches may share (keys are then shared too); default: one of its own.
+        store: A `MemoryCacheStore`, which caches may share: what ``key=`` gives is then shared too, keys made of arguments are
+            kept apart by function. Default: one of its own.
         max_entries: The size of that default store.
         refresh: ``"background"``: a stale value is served and refreshed in a thread of the library; ``"inline"``: the
             first caller refreshes it, the others get it stale.
         stale_if_error: Serve the stale value where an inline refresh fails, and leave the dependency alone for a while.
-        negative_ttl: Keep errors (failures and client errors) this long too; None for never.
+        negative_ttl: Keep errors (failures and client errors) this long too, but not in the place of a stale value; None for
+            never.
         codec: How values are copied: None for pickle, ``"json"`` for JSON.
         handle: Which errors count for ``negative_ttl`` and ``stale_if_error``. Default: all but rejections and
             cancellations for the former, all for the latter.
@@ -116,8 +120,9 @@ class Cache(Strategy[Never], Forkable):
         check.done()
         self._packing = Packing(self.codec, self._subject)
         self._store: CacheStore | None = store
+        self._given = store is not None
         self._loads = Loads()
-        self._refreshing = 0
+        self._refreshing: set[Mark] = set()
         self._arguments: ArgumentsKey | None = None
         self._watch_forks()
 
@@ -203,17 +208,17 @@ class Cache(Strategy[Never], Forkable):
     def _call_key(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Hashable:
-        bound = getattr(function, "__self__", None)
-        plain = getattr(function, "__func__", None)
-        if bound is not None and plain is not None:
-            # A bound method: its object is an argument like others, and is not kept alive by the cache.
-            function, args = plain, (bound, *args)
+        function, args = unbound(function, args)
         return self._arguments_key(function)(args, kwargs)
 
     def _arguments_key(self, function: Callable[..., Any]) -> ArgumentsKey:
         found = self._arguments
         if found is None:
-            self._arguments = found = ArgumentsKey(function)
+            fresh = ArgumentsKey(function, apart=self._given)
+            # Test and assignment with no call in between: of two functions at once only one comes through.
+            if self._arguments is None:
+                self._arguments = fresh
+            found = self._arguments
         if found.function is not function and found.function != function:
             raise ConfigurationError(
                 f"{self._subject}: two functions cannot share a cache without key=, got {function!r}"
@@ -224,9 +229,8 @@ class Cache(Strategy[Never], Forkable):
         try:
             return freeze(key)
         except TypeError as error:
-            raise ConfigurationError(
-                f"{self._subject}: key must be hashable, got {key!r} ({error})"
-            ) from error
+            text = f"{self._subject}: key must be hashable, got {shown(key)} ({error})"
+            raise ConfigurationError(text) from error
 
     @property
     def _subject(self) -> str:
@@ -236,30 +240,30 @@ class Cache(Strategy[Never], Forkable):
 
     def _stale(self, inner: Run, ctx: Context, key: Hashable, entry: Entry, generation: int) -> Any:
         """A value that is due for a refresh: one caller sees to it, and everybody gets the value."""
-        if entry.is_error:
+        now = self.clock.monotonic()
+        # A store keeps it a little longer than it may be served, or much longer where its clock is another one.
+        if entry.is_error or now >= entry.fresh_until + self.stale_ttl:
             return self._miss(inner, ctx, key, generation)
-        if self.clock.monotonic() >= entry.retry_at:
-            load, handed = Load(), False
-            try:
-                if self._loads.claim(key, load) is load:
-                    # Somebody may have finished between our look and our claim.
-                    newer, generation = self.store.get(key)
-                    if newer is not None and self.clock.monotonic() < newer.fresh_until:
-                        return self._packing.unpack(newer)
-                    if self.refresh == "inline":
-                        return self._lead(inner, ctx, key, load, generation)
-                    self._refresh(inner, ctx, key, load, entry, generation)
-                    handed = True
-            except Exception as error:
-                if self.refresh != "inline" or load.outcome is None:
-                    raise
-                if not self.stale_if_error or not (self.judge.default_errors or self.judge.error(error)):
-                    raise
-                self._refresh_failed(ctx, key, entry, error)
-            finally:
-                if not handed:
-                    self._loads.let_go(key, load)
-                del load  # it holds the outcome, whose error's traceback holds this frame
+        load, handed = Load(), False
+        try:
+            if now >= entry.retry_at and self._loads.claim(key, load) is load:
+                # Somebody may have finished between our look and our claim.
+                newer, generation = self.store.get(key)
+                if newer is not None and self.clock.monotonic() < newer.fresh_until:
+                    return self._packing.unpack(newer)
+                if self.refresh == "background":
+                    handed = self._refresh(inner, ctx, key, load, entry, generation)
+                else:
+                    try:
+                        return self._lead(inner, ctx, key, load, generation, keep=not self.stale_if_error)
+                    except Exception as error:
+                        if not self.stale_if_error or not self._covers(error):
+                            raise
+                        self._refresh_failed(ctx, key, entry, error)
+        finally:
+            if not handed:
+                self._loads.let_go(key, load)
+            del load  # it holds the outcome, whose error's traceback holds this frame
         if CacheStale.listeners:
             self._tell(CacheStale, ctx, key)
         return self._packing.unpack(entry)
@@ -268,20 +272,20 @@ class Cache(Strategy[Never], Forkable):
         if CacheMiss.listeners:
             self._tell(CacheMiss, ctx, key)
         while True:
-            mine = Load()
+            fresh = Load()
             try:
-                load = self._loads.claim(key, mine)
-                if load is mine:
-                    del load  # it holds the outcome, whose error's traceback holds this frame
+                load = self._loads.claim(key, fresh)
+                if load is fresh:
                     # Somebody may have finished between our look and our claim.
                     entry, generation = self.store.get(key)
                     if entry is not None and self.clock.monotonic() < entry.fresh_until:
                         return self._packing.unpack(entry)
-                    return self._lead(inner, ctx, key, mine, generation)
-                outcome = self._loads.wait(ctx, key, load)
+                    del load  # it holds the outcome, whose error's traceback holds this frame
+                    return self._lead(inner, ctx, key, fresh, generation)
             finally:
-                self._loads.let_go(key, mine)
-                del mine
+                self._loads.let_go(key, fresh)
+                del fresh
+            outcome = self._loads.wait(ctx, key, load)
             if outcome is AGAIN:
                 continue
             if isinstance(outcome, Success):
@@ -291,8 +295,10 @@ class Cache(Strategy[Never], Forkable):
             finally:
                 del outcome, load
 
-    def _lead(self, inner: Run, ctx: Context, key: Hashable, load: Load, generation: int) -> Any:
-        """Run the work for everybody who waits."""
+    def _lead(
+        self, inner: Run, ctx: Context, key: Hashable, load: Load, generation: int, *, keep: bool = True
+    ) -> Any:
+        """Run the work for everybody who waits; with ``keep`` an error may be kept too, in the place of a stale value."""
         outcome: Outcome[Any] = AGAIN
         around = LOADING.get()
         try:
@@ -309,14 +315,18 @@ class Cache(Strategy[Never], Forkable):
             own = isinstance(error, CancelledError) or (
                 isinstance(error, TimeoutExceededError) and ctx.remaining() == 0.0
             )
-            if not own:
+            if not own and not (ctx._stoppable() and ctx.cancel.reason is error):
                 outcome = Failure(error)
-                self._keep_error(key, error, generation)
+                if keep:
+                    self._keep_error(key, error, generation)
             raise
         finally:
             LOADING.set(around)
             self._loads.finish(key, load, outcome)
             del outcome, load
+
+    def _covers(self, error: Exception) -> bool:
+        return self.judge.default_errors or bool(self.judge.error(error))
 
     def _keep_error(self, key: Hashable, error: Exception, generation: int) -> None:
         if self.negative_ttl is not None and self.judge.error(error) is not None:
@@ -326,35 +336,40 @@ class Cache(Strategy[Never], Forkable):
 
     def _refresh(
         self, inner: Run, ctx: Context, key: Hashable, load: Load, entry: Entry, generation: int
-    ) -> None:
-        """Load in the background, without the caller's deadline; where too many do so already, the next caller sees to it."""
+    ) -> bool:
+        """Load in the background, without the caller's deadline; where too many do so already, the next caller sees to it.
+
+        Returns:
+            Whether it runs, and so ends the load.
+        """
         fresh = Context()
         fresh._owner, fresh._work, fresh.key, fresh.source = ctx._owner, ctx._work, ctx.key, ctx.source
 
         def work() -> None:
             try:
-                fresh._enter(lambda inside: self._lead(inner, inside, key, load, generation))
+                LOADING.set(())  # nobody waits for this thread: it may wait for what its caller loads
+                fresh._enter(lambda inside: self._lead(inner, inside, key, load, generation, keep=False))
             except Exception as error:
                 self._refresh_failed(fresh, key, entry, error)
             finally:
-                self._refreshing -= 1
+                refreshing.discard(mark)
                 fresh._close()
 
-        if self._refreshing >= MAX_REFRESHES:
-            self._loads.finish(key, load, AGAIN)
-            return
-        started = False
+        refreshing, mark = self._refreshing, load.mark
+        if len(refreshing) >= MAX_REFRESHES:
+            return False
         context = copy_context()
+        started = False
         try:
-            self._refreshing += 1
+            refreshing.add(mark)
             self.clock.spawn(lambda: context.run(work), "pyresil-cache-refresh")
             started = True
         except RuntimeError:  # the interpreter is ending, or the process has no more threads
             report_exception(f"{self._subject}: a refresh could not be started")
         finally:
             if not started:
-                self._refreshing -= 1
-                self._loads.let_go(key, load)
+                refreshing.discard(mark)
+        return started
 
     def _refresh_failed(self, ctx: Context, key: Hashable, entry: Entry, error: Exception) -> None:
         entry.retry_at = self.clock.monotonic() + min(self.ttl, COOLDOWN)
@@ -368,7 +383,7 @@ class Cache(Strategy[Never], Forkable):
 
     def _after_fork(self) -> None:
         self._loads = Loads()
-        self._refreshing = 0
+        self._refreshing = set()
 
     def describe(self) -> dict[str, Any]:
         """Plain data: the effective options."""

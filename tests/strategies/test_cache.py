@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
+import collections
 import contextvars
+import datetime as dt
+import decimal
+import enum
 import gc
 import threading
 import time
 import weakref
+from typing import NamedTuple
 
 import pytest
 
-from pyresil import Cache, CancelToken, ConfigurationError, Policy, RecursiveLoadError, current_context
+import pyresil
+from pyresil import (
+    Cache,
+    CancelToken,
+    ConfigurationError,
+    Policy,
+    RecursiveLoadError,
+    current_context,
+)
+from pyresil._single_flight import Loads
 from pyresil.stores.cache import MemoryCacheStore
 from pyresil.testing import ManualClock, record_events
 
 
 def run_all(count, fn):
     """Run ``fn`` in so many threads that start together; the results or errors."""
+    return run_numbered(count, lambda position: fn())
+
+
+def run_numbered(count, fn):
+    """`run_all`, for a function of the thread's number."""
     barrier = threading.Barrier(count)
     results = [None] * count
 
     def body(position):
         barrier.wait(5)
         try:
-            results[position] = fn()
+            results[position] = fn(position)
         except Exception as error:
             results[position] = error
 
-    threads = [threading.Thread(target=body, args=(position,)) for position in range(count)]
+    threads = [threading.Thread(target=body, args=(position,), daemon=True) for position in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -420,3 +439,231 @@ def test_a_method_does_not_keep_its_object_alive():
         assert gone() is None
     finally:
         gc.enable()
+
+
+# -- what two threads, two caches and a clock's rounding must not mix up ---------------------------------------------------
+
+UTC_NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
+PARIS_ONE = UTC_NOON.astimezone(dt.timezone(dt.timedelta(hours=1)))
+
+
+class Point(NamedTuple):
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (0.0, -0.0),
+        (0j, -0j),
+        ([0.0], [-0.0]),
+        (decimal.Decimal("1.0"), decimal.Decimal("1.00")),
+        (UTC_NOON, PARIS_ONE),
+        (Point(1), Point(True)),
+        (Point(1), (1,)),
+    ],
+)
+def test_values_that_are_equal_and_not_the_same_are_two_keys(one, other):
+    @pyresil.cached("1h")
+    def text(value):
+        return repr(value)
+
+    assert one == other
+    assert (text(one), text(other)) == (repr(one), repr(other))
+    assert (text(one), text(other)) == (repr(one), repr(other))
+
+
+def test_functions_that_share_a_store_keep_their_arguments_apart():
+    store = MemoryCacheStore()
+    calls = []
+
+    @pyresil.cached("1h", store=store)
+    def name(number):
+        calls.append("name")
+        return f"name {number}"
+
+    @pyresil.cached("1h", store=store)
+    def price(number):
+        calls.append("price")
+        return f"price {number}"
+
+    assert [name(1), price(1), name(1), price(1)] == ["name 1", "price 1"] * 2
+    assert calls == ["name", "price"]
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+@pytest.mark.parametrize("value", [Level.LOW, [Level.LOW], {"a": Level.LOW}, collections.OrderedDict(a=1)])
+def test_what_comes_back_from_json_as_another_type_is_refused(value):
+    with pytest.raises(ConfigurationError, match="cannot be copied"):
+        Policy(Cache(lambda ctx: 1, codec="json")).call(lambda: value)
+
+
+class Turncoat:
+    def __reduce__(self):
+        return str, ("something else",)
+
+
+def test_what_comes_back_from_pickle_as_another_type_is_refused():
+    with pytest.raises(ConfigurationError, match="comes back as a str"):
+        Policy(Cache(lambda ctx: 1)).call(Turncoat)
+
+
+@pytest.mark.parametrize("refresh", ["inline", "background"])
+def test_a_kept_error_does_not_take_a_stale_values_place(refresh):
+    clock = ManualClock()
+    policy = Policy(
+        Cache(lambda ctx: 1, "10s", stale_ttl="1h", negative_ttl="1m", refresh=refresh), clock=clock
+    )
+    assert policy.call(lambda: "old") == "old"
+
+    def failing():
+        raise ValueError("down")
+
+    for _ in range(4):
+        clock.advance("11s")
+        assert policy.call(failing) == "old"
+        clock.advance("1s")
+        assert policy.call(failing) == "old"
+
+
+def test_without_a_stale_ttl_nothing_stale_is_served_whatever_the_stores_clock_says():
+    clock = ManualClock()
+    policy = Policy(Cache(lambda ctx: 1, "10s", store=MemoryCacheStore()), clock=clock)
+    results = iter(["old", "new"])
+    assert policy.call(lambda: next(results)) == "old"
+    clock.advance("10s")
+    assert policy.call(lambda: next(results)) == "new"
+
+
+def test_a_leader_that_is_cancelled_with_an_error_of_its_own_says_nothing_to_others():
+    policy = Policy(Cache(lambda ctx: 1, negative_ttl="1h"))
+    token, begun = CancelToken(), threading.Event()
+
+    def slow():
+        begun.set()
+        current_context().sleep("10s")
+
+    outcomes = []
+    leader = threading.Thread(target=lambda: outcomes.append(policy.options(cancel=token).settle(slow)))
+    leader.start()
+    assert begun.wait(5)
+    results = []
+    follower = threading.Thread(target=lambda: results.append(policy.call(lambda: "mine")))
+    follower.start()
+    time.sleep(0.05)
+    reason = KeyError("shutting down")
+    token.cancel(reason)
+    leader.join(5)
+    follower.join(5)
+    assert outcomes[0].error is reason
+    assert results == ["mine"]
+
+
+def test_a_circle_of_loads_in_many_caches_is_noticed():
+    count = 6
+    policies = [Policy(Cache(lambda ctx: 1)) for _ in range(count)]
+    barrier = threading.Barrier(count)
+
+    def load(position):
+        barrier.wait(5)
+        return policies[(position + 1) % count].call(lambda: "never")
+
+    results = run_numbered(count, lambda position: policies[position].call(load, position))
+    assert any(isinstance(result, RecursiveLoadError) for result in results), results
+    assert None not in results
+
+
+def test_a_circle_through_an_outer_load_is_noticed():
+    outer, inner, other = (Policy(Cache(lambda ctx: 1)) for _ in range(3))
+    waits = threading.Event()
+
+    def first():
+        return outer.call(lambda: inner.call(asks_other))
+
+    def asks_other():
+        assert loads_other.wait(5)
+        waits.set()
+        return other.call(lambda: "never")
+
+    loads_other = threading.Event()
+
+    def second():
+        return other.call(asks_outer)
+
+    def asks_outer():
+        loads_other.set()
+        assert waits.wait(5)
+        time.sleep(0.1)  # until the first one waits for us
+        return outer.call(lambda: "never")
+
+    results = run_numbered(2, lambda position: (first, second)[position]())
+    assert any(isinstance(result, RecursiveLoadError) for result in results), results
+    assert None not in results
+
+
+def test_a_refresh_may_wait_for_what_its_caller_loads():
+    clock = ManualClock()
+    stale = Policy(Cache(lambda ctx: 1, "10s", stale_ttl="1h"), clock=clock)
+    around = Policy(Cache(lambda ctx: 1, "10s"), clock=clock)
+    assert stale.call(lambda: "old") == "old"
+    clock.advance("11s")
+    refreshed = threading.Event()
+
+    def refresh():
+        value = around.call(lambda: "never")
+        refreshed.set()
+        return value
+
+    with record_events() as events:
+        assert around.call(lambda: stale.call(refresh)) == "old"
+        assert refreshed.wait(5)
+    assert "cache-refresh-failed" not in [event.type for event in events]
+
+
+class Interrupted(BaseException):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("stale", "refresh", "step"),
+    [
+        (stale, refresh, step)
+        for stale in (False, True)
+        for refresh in ("inline", "background")
+        for step in ("claim", "get", "finish")
+        # Signal handlers run in the main thread only.
+        if (stale, refresh, step) != (True, "background", "finish")
+    ],
+)
+def test_an_interrupt_between_two_steps_leaves_no_load_that_nobody_ends(monkeypatch, stale, refresh, step):
+    clock = ManualClock()
+    cache = Cache(lambda ctx: 1, "10s", stale_ttl="1h", refresh=refresh)
+    policy = Policy(cache, clock=clock)
+    if stale:
+        policy.call(lambda: "old")
+        clock.advance("11s")
+    holder, kind = (cache.store, MemoryCacheStore) if step == "get" else (cache._loads, Loads)
+    original = getattr(kind, step)
+    left = [2 if step == "get" else 1]
+
+    def interrupted(self, *args):
+        if self is holder:
+            left[0] -= 1
+            if left[0] == 0:
+                if step == "claim":
+                    original(self, *args)
+                raise Interrupted
+        return original(self, *args)
+
+    monkeypatch.setattr(kind, step, interrupted)
+    try:
+        policy.call(lambda: "new")
+    except Interrupted:
+        pass
+    monkeypatch.undo()
+    clock.advance("1s")
+    assert run_all(1, lambda: policy.call(lambda: "new")) != [None]
+    assert len(cache._loads) == 0
