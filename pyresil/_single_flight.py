@@ -52,7 +52,7 @@ class Load:
     ``over`` is set when everybody was woken.
     """
 
-    __slots__ = ("mark", "outcome", "parkers", "over")
+    __slots__ = ("mark", "outcome", "over", "parkers")
 
     def __init__(self) -> None:
         self.parkers: list[Parker] = []
