@@ -109,6 +109,8 @@ class BoundPolicy(Strategy[F_co]):
 
     def __call__(self, fn: Callable[P, T], /) -> Callable[P, T | F_co]:
         """As decorating with the policy, with the options."""
+        if isinstance(fn, (classmethod, staticmethod)):
+            return type(fn)(self(fn.__func__))
         require_plain_function(fn, self.name)
         call = self.call
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from pyresil._functions import describe_function, require_plain_function
 from pyresil._stages import OFF, ORDER, STAGES, build_stage, known_options
 from pyresil.errors import ConfigurationError
+from pyresil.outcome import UNSET
 from pyresil.policy import Policy
 from pyresil.strategy import Strategy
 
@@ -30,6 +31,8 @@ class Names:
 
     def __init__(self) -> None:
         self._shared: dict[tuple[str, str], tuple[dict[str, Any], Strategy[Any]]] = {}
+        #: How often `share` gave each of them.
+        self._uses: dict[tuple[str, str], int] = {}
 
     def get(self, word: str, name: str) -> Strategy[Any] | None:
         """The strategy under ``name``, if there is one."""
@@ -53,7 +56,15 @@ class Names:
             raise ConfigurationError(
                 f"{word} {name!r} is in use with the options {_shown(found[0])}, and cannot have {_shown(options)} as well"
             )
+        self._uses[(word, name)] = self._uses.get((word, name), 0) + 1
         return found[1]
+
+    def give_back(self, word: str, name: str) -> None:
+        """One use is over: where a registry's decorator above took over what a decorator below had shared here."""
+        left = self._uses[(word, name)] = self._uses.get((word, name), 0) - 1
+        if left <= 0:
+            self._uses.pop((word, name), None)
+            self._shared.pop((word, name), None)
 
     def all(self, word: str) -> dict[str, Strategy[Any]]:
         """All strategies of a stage by name."""
@@ -62,6 +73,7 @@ class Names:
     def clear(self) -> None:
         """Forget all of them."""
         self._shared.clear()
+        self._uses.clear()
 
 
 def _shown(options: Mapping[str, Any]) -> str:
@@ -94,6 +106,7 @@ class _Marker(NamedTuple):
     given: dict[str, Entry]
     preset: Preset | None
     made: _Made
+    shared: list[str]
     policy: Policy[Any]
 
 
@@ -130,6 +143,8 @@ def decorate(
         ConfigurationError: A stage or a preset is given twice, or an option is wrong.
         TypeError: ``fn`` cannot be decorated.
     """
+    if isinstance(fn, (classmethod, staticmethod)):
+        return type(fn)(decorate(fn.__func__, given, preset))
     require_plain_function(fn)
     before = _marker(fn)
     base = fn
@@ -149,21 +164,46 @@ def decorate(
         stages = {**before.given, **stages}
     module = getattr(base, "__module__", None)
     label = f"{module}.{describe_function(base)}" if module else describe_function(base)
-    made = assemble(stages, preset, label, {} if before is None else before.made)
+    shared: list[str] = []
+    made = assemble(stages, preset, label, {} if before is None else before.made, shared)
+    if before is not None:
+        names = DEFAULT_NAMES if before.preset is None else before.preset.names
+        for word in before.shared:
+            names.give_back(word, before.made[word][1].name or "")
     policy: Policy[Any] = Policy(
         *(made[word][1] for word in ORDER if word in made),
         name=label if preset is None else preset.name,
         clock=None if preset is None else preset.clock,
     )
     wrapper = policy(base)
-    wrapper.__dict__["__pyresil__"] = _Marker(weakref.ref(wrapper), base, stages, preset, made, policy)
+    wrapper.__dict__["__pyresil__"] = _Marker(
+        weakref.ref(wrapper), base, stages, preset, made, shared, policy
+    )
     return wrapper
 
 
-def assemble(given: Mapping[str, Entry], preset: Preset | None, label: str, before: _Made) -> _Made:
+#: Options of which one stands in the place of the other.
+_EITHER: dict[str, tuple[str, str]] = {"fallback": ("value", "using")}
+
+
+def _over(word: str, upper: Mapping[str, Any], lower: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of one layer over those of the layer below it."""
+    either = _EITHER.get(word, ())
+    hidden = either if any(name in upper for name in either) else ()
+    return {**{name: value for name, value in lower.items() if name not in hidden}, **upper}
+
+
+def assemble(
+    given: Mapping[str, Entry],
+    preset: Preset | None,
+    label: str,
+    before: _Made,
+    shared: list[str] | None = None,
+) -> _Made:
     """The strategies of a function, by stage: its own fields over the preset's, the preset's over the defaults.
 
-    What was built ``before`` from the same options stays the same object when further stages are merged in.
+    What was built ``before`` from the same options stays the same object when further stages are merged in. ``shared`` takes
+    the stages that are shared by name.
     """
     names = DEFAULT_NAMES if preset is None else preset.names
     clock = None if preset is None else preset.clock
@@ -182,11 +222,13 @@ def assemble(given: Mapping[str, Entry], preset: Preset | None, label: str, befo
             if own is None and STAGES[word].shared:
                 fields.setdefault("name", preset.name)
             elif own is not None and isinstance(inherited, dict):
-                fields = {**{name: value for name, value in inherited.items() if name != "name"}, **fields}
-            fields = {**preset.defaults.get(word, {}), **fields}
+                fields = _over(word, fields, {name: inherited[name] for name in inherited if name != "name"})
+            fields = _over(word, fields, preset.defaults.get(word, {}))
         fields.pop("idempotent", None)  # for integrations, see `markers_of`
         if "name" in fields and STAGES[word].shared:
             made[word] = (None, names.share(word, fields.pop("name"), fields, clock))
+            if shared is not None:
+                shared.append(word)
         elif word in before and before[word][0] == fields:
             made[word] = before[word]
         else:
@@ -207,8 +249,8 @@ def stage_decorator(
 
     Args:
         word: The stage.
-        first: The positional argument: None (not given), False (off), True, a function (the bare form), a ready strategy,
-            a name (with ``by_name``), or the shorthand's value.
+        first: The positional argument: `UNSET`, False (off), True, a function (the bare form), a ready strategy, a name
+            (with ``by_name``, None for none), or the shorthand's value.
         options: The options by keyword.
         by_name: A string is the name of a shared instance.
         extra: Options of the decorator alone.
@@ -230,9 +272,9 @@ def stage_decorator(
                 f"{word}: options cannot be given together with {first!r}, got {_shown(fields)}"
             )
         entry = OFF if first is False else first
-    elif bare and callable(first):
+    elif bare and (callable(first) or isinstance(first, classmethod)):
         return decorate(first, {word: fields})
-    elif first is not None and first is not True:
+    elif first is not UNSET and first is not True and not (by_name and first is None):
         shorthand = "name" if by_name and isinstance(first, str) else STAGES[word].shorthand
         if shorthand in fields:
             raise ConfigurationError(

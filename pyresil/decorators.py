@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from pyresil._merging import stage_decorator
 from pyresil.errors import ConfigurationError
+from pyresil.outcome import UNSET
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,13 +65,13 @@ class Decorator(Protocol):
 def retry(fn: Callable[P, T], /) -> Callable[P, T]: ...
 @overload
 def retry(attempts: int | Literal[False] | None = ..., /, **options: Unpack[RetryOptions]) -> Decorator: ...
-def retry(first: Any = None, /, **options: Any) -> Any:
+def retry(first: Any = UNSET, /, **options: Any) -> Any:
     """Retry the function: ``@retry``, ``@retry(5)``, ``@retry(attempts=5, backoff=...)``; ``@retry(False)`` turns it off.
 
     On a Flask view of an application with `Pyresil` it reruns the view for GET, HEAD and OPTIONS only.
 
     Args:
-        first: The number of attempts, False, or the function itself.
+        first: The number of attempts (None for no limit), False, or the function itself.
         **options: Those of `Retry`, and ``idempotent=True``: a view may be rerun for every method.
     """
     if not isinstance(options.get("idempotent", False), bool):
@@ -82,7 +83,7 @@ def retry(first: Any = None, /, **options: Any) -> Any:
 def timeout(limit: Duration | Literal[False] = ..., /, **options: Unpack[TimeoutOptions]) -> Decorator: ...
 @overload
 def timeout(*, limit: Duration, **options: Unpack[TimeoutOptions]) -> Decorator: ...
-def timeout(first: Any = None, /, **options: Any) -> Any:
+def timeout(first: Any = UNSET, /, **options: Any) -> Any:
     """Give each attempt of the function so much time: ``@timeout("2s")``.
 
     Args:
@@ -100,7 +101,7 @@ def circuit_breaker(
     /,
     **options: Unpack[CircuitBreakerOptions],
 ) -> Decorator: ...
-def circuit_breaker(first: Any = None, /, **options: Any) -> Any:
+def circuit_breaker(first: Any = UNSET, /, **options: Any) -> Any:
     """Put a circuit breaker around the function: ``@circuit_breaker``, ``@circuit_breaker("carrier")`` shares one by name.
 
     Args:
@@ -116,7 +117,7 @@ def rate_limit(
 ) -> Decorator: ...
 @overload
 def rate_limit(*, limit: RateLike, **options: Unpack[RateLimitOptions]) -> Decorator: ...
-def rate_limit(first: Any = None, /, **options: Any) -> Any:
+def rate_limit(first: Any = UNSET, /, **options: Any) -> Any:
     """Limit how often the function is called: ``@rate_limit("100/minute")``; with ``name=`` the limit is shared by name.
 
     Args:
@@ -130,7 +131,7 @@ def rate_limit(first: Any = None, /, **options: Any) -> Any:
 def hedge(fn: Callable[P, T], /) -> Callable[P, T]: ...
 @overload
 def hedge(delay: Duration | Literal[False] = ..., /, **options: Unpack[HedgeOptions]) -> Decorator: ...
-def hedge(first: Any = None, /, **options: Any) -> Any:
+def hedge(first: Any = UNSET, /, **options: Any) -> Any:
     """Start another copy of a slow call: ``@hedge("200ms")``, ``@hedge("p95")``.
 
     Args:
@@ -146,7 +147,7 @@ def cached(fn: Callable[P, T], /) -> Callable[P, T]: ...
 def cached(
     ttl: Duration | Strategy[Any] | Literal[False] = ..., /, **options: Unpack[CacheOptions]
 ) -> Decorator: ...
-def cached(first: Any = None, /, **options: Any) -> Any:
+def cached(first: Any = UNSET, /, **options: Any) -> Any:
     """Keep the function's results for a while, by its arguments: ``@cached("5m")``.
 
     Args:
@@ -162,7 +163,7 @@ def locked(
 ) -> Decorator: ...
 @overload
 def locked(*, key: str | Callable[[Context], str], **options: Unpack[LockOptions]) -> Decorator: ...
-def locked(first: Any = None, /, **options: Any) -> Any:
+def locked(first: Any = UNSET, /, **options: Any) -> Any:
     """Run the function under a lease: ``@locked("export")``, ``@locked(lambda ctx: f"order:{ctx.args[0]}")``.
 
     Args:
@@ -178,7 +179,7 @@ def bulkhead(fn: Callable[P, T], /) -> Callable[P, T]: ...
 def bulkhead(
     name: str | int | Strategy[Any] | Literal[False] | None = ..., /, **options: Unpack[BulkheadOptions]
 ) -> Decorator: ...
-def bulkhead(first: Any = None, /, **options: Any) -> Any:
+def bulkhead(first: Any = UNSET, /, **options: Any) -> Any:
     """Cap how many calls of the function run at once: ``@bulkhead(max_concurrent=1)``, ``@bulkhead("exports")`` by name.
 
     Args:
@@ -209,4 +210,4 @@ def fallback(*value: Any, **options: Any) -> Any:
         raise ConfigurationError(f"fallback: one value can be given, got {len(value)}")
     if value:
         options["value"] = value[0]
-    return stage_decorator("fallback", None, options)
+    return stage_decorator("fallback", UNSET, options)

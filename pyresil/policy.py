@@ -200,6 +200,8 @@ class Policy(Strategy[F_co]):
         Raises:
             TypeError: ``fn`` is an ``async def`` or a generator function, or cannot be called.
         """
+        if isinstance(fn, (classmethod, staticmethod)):
+            return type(fn)(self(fn.__func__))
         require_plain_function(fn, self.name)
         self._settled = True
         if self._maker is not None:

@@ -89,12 +89,14 @@ class Registry:
             if key not in ("defaults", "presets")
         ]
         data = {key: _expand(value, key, faults) for key, value in data.items()}
-        if faults:
-            raise ConfigurationError(f"registry file {os.fspath(path)!r}: {'; '.join(faults)}")
+        found: Registry | None = None
         try:
-            return cls(data.get("defaults"), data.get("presets"), clock=clock)
+            found = cls(data.get("defaults"), data.get("presets"), clock=clock)
         except ConfigurationError as error:
-            raise ConfigurationError(f"registry file {os.fspath(path)!r}: {error}") from None
+            faults.append(str(error))
+        if found is None or faults:
+            raise ConfigurationError(f"registry file {os.fspath(path)!r}: {'; '.join(faults)}")
+        return found
 
     def _read_presets(self, presets: Any, faults: list[str]) -> None:
         if presets is None:
@@ -266,7 +268,7 @@ def _expand(value: Any, where: str, faults: list[str]) -> Any:
         found = os.environ.get(match[1])
         if found is None:
             faults.append(f"{where}: environment variable {match[1]!r} is not set, in {value!r}")
-            return ""
+            return match[0]
         return found
 
     text = re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", replace, value)

@@ -322,3 +322,56 @@ def test_a_locked_function_knows_its_fencing_token():
     key, token = fn(7)
     assert key == "order:7"
     assert fn(7)[1] > token
+
+
+def test_None_attempts_are_no_limit():
+    calls = []
+
+    @retry(None, backoff=NOW)
+    def fn():
+        calls.append(1)
+        if len(calls) < 10:
+            fails()
+        return len(calls)
+
+    assert fn() == 10
+    for decorator in (timeout, hedge, cached, rate_limit, locked):
+        with pytest.raises(ConfigurationError, match="None"):
+            decorator(None)(lambda: 1)
+
+
+def test_classmethod_and_staticmethod_objects():
+    policy = Policy(Retry())
+
+    class Service:
+        @retry
+        @staticmethod
+        def doubled(number):
+            return 2 * number
+
+        @retry(2)
+        @classmethod
+        def called(cls, number):
+            return cls.__name__, number
+
+        @policy
+        @staticmethod
+        def tripled(number):
+            return 3 * number
+
+        @policy.options(key="k")
+        @classmethod
+        def named(cls):
+            return cls.__name__
+
+        @bulkhead
+        @staticmethod
+        @retry
+        def merged():
+            return 1
+
+    for service in (Service, Service()):
+        assert (service.doubled(2), service.tripled(2), service.merged()) == (4, 6, 1)
+        assert (service.called(1), service.named()) == (("Service", 1), "Service")
+    assert kinds(Service.doubled) == ["retry"]
+    assert kinds(Service.merged) == ["retry", "bulkhead"]

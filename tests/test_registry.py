@@ -16,6 +16,14 @@ from pyresil import (
     policy_of,
     retry,
 )
+from pyresil._merging import DEFAULT_NAMES
+
+
+@pytest.fixture(autouse=True)
+def _fresh_names():
+    DEFAULT_NAMES.clear()
+    yield
+    DEFAULT_NAMES.clear()
 
 
 def kinds(policy):
@@ -256,3 +264,84 @@ def test_a_toml_fault_names_file_key_and_value(tmp_path, text, message):
 def test_a_missing_toml_file_is_named(tmp_path):
     with pytest.raises(ConfigurationError, match="no-such"):
         Registry.from_toml(tmp_path / "no-such.toml")
+
+
+def test_a_fallbacks_value_and_using_stand_in_each_others_place():
+    def two(error, ctx):
+        return 2
+
+    registry = Registry(
+        defaults={"fallback": {"value": 0}},
+        presets={
+            "value": {"fallback": 1},
+            "using": {"fallback": {"using": two}},
+            "default": {"fallback": True},
+        },
+    )
+
+    @registry.resilience("value")
+    @fallback(using=two)
+    def replaced():
+        fails()
+
+    @registry.resilience("using")
+    @fallback(3)
+    def replaced_too():
+        fails()
+
+    assert (replaced(), replaced_too()) == (2, 3)
+    assert [registry.policy(name).call(replaced.__wrapped__) for name in ("value", "using", "default")] == [
+        1,
+        2,
+        0,
+    ]
+
+
+@pytest.mark.parametrize("between", [lambda fn: fn, retry])
+def test_names_below_a_preset_belong_to_its_registry(between):
+    registries = [Registry(presets={"carrier": {"timeout": "2s"}}) for _ in range(2)]
+    made = []
+    for size, registry in enumerate(registries, 1):
+
+        @registry.resilience("carrier")
+        @between
+        @bulkhead("exports", max_concurrent=size)
+        def fn():
+            return 1
+
+        made.append(fn)
+    assert [registry.bulkhead("exports").max_concurrent for registry in registries] == [1, 2]
+    assert [
+        registry.bulkhead("exports") in policy_of(fn).strategies
+        for registry, fn in zip(registries, made, strict=True)
+    ] == [True, True]
+
+
+def test_names_stay_shared_while_stages_are_merged():
+    @bulkhead("exports", max_concurrent=1)
+    @retry
+    def one():
+        return 1
+
+    @retry
+    @bulkhead("exports")
+    def two():
+        return 2
+
+    assert policy_of(one).strategies[-1] is policy_of(two).strategies[-1]
+    with pytest.raises(ConfigurationError, match="in use with the options max_concurrent=1"):
+        bulkhead("exports", max_concurrent=3)(fails)
+
+
+def test_all_faults_of_a_file_are_in_one_message(tmp_path):
+    path = tmp_path / "resilience.toml"
+    path.write_text('[presets.a]\ntimeout = "${PYRESIL_NOT_SET}"\nretry = 0\n[other]\n')
+    with pytest.raises(ConfigurationError) as caught:
+        Registry.from_toml(path)
+    for part in (
+        "resilience.toml",
+        "unknown table 'other'",
+        "presets.a.timeout: environment variable",
+        "presets.a.retry",
+    ):
+        assert part in str(caught.value)

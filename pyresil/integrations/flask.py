@@ -13,7 +13,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyresil._logs import logger
-from pyresil._merging import markers_of, policy_of
+from pyresil._merging import markers_of
 from pyresil._validate import Checker
 from pyresil.errors import (
     BulkheadFullError,
@@ -108,8 +108,10 @@ class Pyresil:
         app.extensions["pyresil"] = self
         _watch_views(app)
         if map_errors:
+            own = app.error_handler_spec[None][None]
             for kind, answer in _ANSWERS.items():
-                app.register_error_handler(kind, _handler(answer))
+                if kind not in own:  # what the application registered before stays
+                    app.register_error_handler(kind, _handler(answer))
 
 
 #: Methods for which a view may be run again without being asked (RFC 9110, section 9.2.1).
@@ -118,17 +120,16 @@ _SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 
 def _watch_views(app: Flask) -> None:
     """Before the first request: a retry on a view is held to safe methods, unless it says ``idempotent=True``."""
-    guarded: set[Callable[..., Any]] = set()
+    guarded: dict[int, Callable[..., Any]] = {}  # by id: not every callable can be hashed
     looked = False
 
     def may_repeat(ctx: Context) -> bool:
-        return not has_request_context() or request.method in _SAFE or ctx._work[0] not in guarded
+        return not has_request_context() or request.method in _SAFE or id(ctx._work[0]) not in guarded
 
     def look() -> None:
         nonlocal looked
         if looked:
             return
-        looked = True
         for rule in app.url_map.iter_rules():
             unsafe = sorted(set(rule.methods or ()) - _SAFE)
             for marker in _markers(app.view_functions.get(rule.endpoint)):
@@ -136,7 +137,7 @@ def _watch_views(app: Flask) -> None:
                 entry = marker.given.get("retry")
                 if stage is None or (isinstance(entry, dict) and entry.get("idempotent")):
                     continue
-                guarded.add(marker.fn)
+                guarded[id(marker.fn)] = marker.fn
                 stage[1].__dict__["may_repeat"] = may_repeat
                 if entry is not None and unsafe:
                     logger().warning(
@@ -144,6 +145,8 @@ def _watch_views(app: Flask) -> None:
                         rule.endpoint,
                         ", ".join(unsafe),
                     )
+
+        looked = True  # only now: another first request must not run before
 
     app.before_request(look)
 
@@ -167,11 +170,10 @@ def _handler(answer: _Answer) -> Callable[[Any], Response]:
 
 def _is_own_limit(error: PyresilError) -> bool:
     """Whether a rate limit belongs to the view itself, and not to something the view called."""
-    view = current_app.view_functions.get(request.endpoint or "")
-    policy = None if view is None or not isinstance(error, RateLimitedError) else policy_of(view)
-    return policy is not None and any(
-        strategy.kind == "rate limit" and strategy.name == getattr(error, "name", None)
-        for strategy in policy.strategies
+    return isinstance(error, RateLimitedError) and any(
+        strategy.kind == "rate limit" and (strategy.name, marker.policy.name) == (error.name, error.policy)
+        for marker in _markers(current_app.view_functions.get(request.endpoint or ""))
+        for strategy in marker.policy.strategies
     )
 
 
@@ -185,6 +187,7 @@ def _respond(answer: _Answer, error: PyresilError) -> Response:
     }
     response = Response(json.dumps(body), answer.status, mimetype="application/problem+json")
     retry_after = getattr(error, "retry_after", None)
-    if retry_after is not None and isinstance(error, (CircuitOpenError, RateLimitedError)):
+    wanted = isinstance(error, (CircuitOpenError, RateLimitedError))
+    if wanted and retry_after is not None and math.isfinite(retry_after):
         response.headers["Retry-After"] = str(max(1, math.ceil(retry_after)))
     return response

@@ -155,7 +155,7 @@ def test_what_cannot_be_decorated(policy):
     for fn in (generator, functools.partial(generator), GeneratorCallable(), GeneratorCallable().method):
         with pytest.raises(TypeError, match=r"is a generator function.*return a list"):
             policy(fn)
-    for fn in (5, None, "name", classmethod(add)):
+    for fn in (5, None, "name", property(add)):
         with pytest.raises(TypeError, match="only a callable can be decorated"):
             policy(fn)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 from flask import Flask
 from flask.views import MethodView
@@ -12,12 +14,15 @@ from pyresil import (
     ConfigurationError,
     Constant,
     LockNotAcquiredError,
+    Policy,
+    RateLimit,
     RateLimitedError,
     Registry,
     StoreUnavailableError,
     TimeoutExceededError,
     TimeoutSaturatedError,
     bulkhead,
+    rate_limit,
     retry,
 )
 from pyresil.integrations.flask import Pyresil
@@ -231,3 +236,57 @@ def test_a_class_based_view_is_held_to_it_too():
     app.add_url_rule("/", view_func=Orders.as_view("orders"))
     app.test_client().post("/")
     assert len(calls) == 1
+
+
+def test_a_views_own_limit_under_somebody_elses_decorator():
+    app = Flask("shop")
+    Pyresil(app)
+
+    def login_required(view):
+        @functools.wraps(view)
+        def wrapper(*args, **kwargs):
+            return view(*args, **kwargs)
+
+        return wrapper
+
+    @app.get("/view")
+    @login_required
+    @rate_limit("1/day")
+    def view():
+        return "ok"
+
+    class Items(MethodView):
+        @rate_limit("1/day")
+        def get(self):
+            return "ok"
+
+    app.add_url_rule("/class", view_func=Items.as_view("items"))
+    unnamed = RateLimit("1/day")
+
+    @app.get("/dependency")
+    @rate_limit(RateLimit("100/s"))
+    def dependency():
+        return Policy(unnamed).call(lambda: "ok")
+
+    client = app.test_client()
+    statuses = [
+        [client.get(path).status_code for _ in range(2)] for path in ("/view", "/class", "/dependency")
+    ]
+    assert statuses == [[200, 429], [200, 429], [200, 503]]
+
+
+def test_a_handler_that_the_application_registered_before_stays():
+    app = Flask("shop")
+    app.register_error_handler(TimeoutExceededError, lambda error: ("mine", 418))
+    Pyresil(app)
+
+    @app.get("/")
+    def view():
+        raise TimeoutExceededError(1.0)
+
+    assert app.test_client().get("/").status_code == 418
+
+
+def test_a_retry_after_without_an_end_is_left_out():
+    response = app_raising(RateLimitedError(float("inf"))).test_client().get("/")
+    assert (response.status_code, response.headers.get("Retry-After")) == (503, None)
