@@ -57,14 +57,15 @@ class Workers:
         try:
             seat = self._idle.pop()
         except IndexError:
-            SYSTEM.spawn(lambda: self._work(job), _NAME)
+            # In a box that the worker empties: the thread keeps what it was started with for as long as it lives.
+            box = [job]
+            SYSTEM.spawn(lambda: self._work(box), _NAME)
         else:
             seat.job = job
             seat.lock.release()
 
-    def _work(self, first: Callable[[], object]) -> None:
-        job: Callable[[], object] | None = first
-        del first
+    def _work(self, box: list[Callable[[], object]]) -> None:
+        job: Callable[[], object] | None = box.pop()
         seat = _Seat()
         while job is not None:
             try:

@@ -293,6 +293,25 @@ def test_locals_of_the_work_die_without_the_collector(fails):
         gc.enable()
 
 
+def test_a_workers_first_call_keeps_its_arguments_no_longer_than_later_ones(monkeypatch):
+    class Thing:
+        pass
+
+    monkeypatch.setattr(_workers, "_workers", _workers.Workers())
+    policy = Policy(abandon("5s"))
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(2):
+            thing = Thing()
+            watched = weakref.ref(thing)
+            policy.call(lambda thing: None, thing)
+            del thing
+            wait_until(lambda watched=watched: watched() is None, 2)
+    finally:
+        gc.enable()
+
+
 def test_the_result_of_an_abandoned_call_dies(stuck):
     class Thing:
         pass
