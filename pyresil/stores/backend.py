@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pyresil.clock import Clock
     from pyresil.stores.base import LockStore
+    from pyresil.stores.cache import CacheStore
     from pyresil.stores.circuits import CircuitStateStore
     from pyresil.stores.limiter import LimiterStore
 
@@ -84,6 +85,7 @@ class Backend:
         self._clock = clock
         self.url = f"{self._scheme}:{_without_password(rest)}"
         self._locks: LockStore | None = None
+        self._cache: CacheStore | None = None
         self._limiter: LimiterStore | None = None
         self._circuits: CircuitStateStore | None = None
         self._path = ""
@@ -130,6 +132,19 @@ class Backend:
 
         if isinstance(self.locks, PostgresLockStore):
             self.locks.create_tables()
+
+    @property
+    def cache(self) -> CacheStore:
+        """The cache store; the same object every time."""
+        if self._cache is None:
+            if self._scheme != "memory":
+                _refuse(f"{self._scheme} has no cache store")
+            from pyresil.stores.cache import MemoryCacheStore
+
+            fresh = MemoryCacheStore(clock=self._clock)
+            if self._cache is None:
+                self._cache = fresh
+        return self._cache
 
     @property
     def limiter(self) -> LimiterStore:

@@ -10,6 +10,7 @@ Derive from a suite in a test module and give it a fixture that makes your store
 
 from __future__ import annotations
 
+from pyresil.testing.contracts._caches import CacheStoreContract
 from pyresil.testing.contracts._circuits import CircuitStateStoreContract
 from pyresil.testing.contracts._limiters import LimiterStoreContract
 from pyresil.testing.contracts._locks import LockStoreSequential
@@ -21,6 +22,7 @@ from pyresil.testing.contracts._locks_shared import (
 )
 
 __all__ = [
+    "CacheStoreContract",
     "CircuitStateStoreContract",
     "LimiterStoreContract",
     "LockStoreConcurrent",
