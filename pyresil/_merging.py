@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from pyresil._stages import Entry
     from pyresil.clock import Clock
 
-__all__ = ["DEFAULT_NAMES", "Names", "Preset", "assemble", "decorate", "policy_of", "stage_decorator"]
+__all__ = [
+    "DEFAULT_NAMES",
+    "Names",
+    "Preset",
+    "assemble",
+    "decorate",
+    "doubtful",
+    "policy_of",
+    "stage_decorator",
+]
 
 
 class Names:
@@ -82,6 +91,11 @@ def _shown(options: Mapping[str, Any]) -> str:
 
 #: The names of decorators that are used without a registry.
 DEFAULT_NAMES = Names()
+
+
+def _fresh_state() -> None:
+    """For `pyresil.testing`: functions that are decorated already keep what they have."""
+    DEFAULT_NAMES.clear()
 
 
 class Preset(NamedTuple):
@@ -286,3 +300,19 @@ def stage_decorator(
         return decorate(fn, {word: entry})
 
     return decorator
+
+
+def doubtful(word: str, decorator: Callable[..., Any]) -> Callable[..., Any]:
+    """The decorator whose one argument is a function: maybe ``@fallback`` was written and ``@fallback(value)`` meant.
+
+    The function that was to be decorated is then this one, and somebody calls it with its arguments.
+    """
+
+    def decorates(*args: Any, **kwargs: Any) -> Any:
+        if len(args) != 1 or kwargs or not callable(args[0]):
+            raise TypeError(
+                f"@{word} needs its argument: @{word}(…); written bare it took the function below it for the argument"
+            )
+        return decorator(args[0])
+
+    return decorates

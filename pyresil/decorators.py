@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
-from pyresil._merging import stage_decorator
+from pyresil._merging import doubtful, stage_decorator
 from pyresil.errors import ConfigurationError
 from pyresil.outcome import UNSET
 
@@ -170,7 +170,8 @@ def locked(first: Any = UNSET, /, **options: Any) -> Any:
         first: The key, or a function of the context that gives it; False to turn an inherited lock off.
         **options: Those of `Lock`.
     """
-    return stage_decorator("lock", first, options, bare=False)
+    made = stage_decorator("lock", first, options, bare=False)
+    return doubtful("locked", made) if callable(first) else made
 
 
 @overload
@@ -210,4 +211,5 @@ def fallback(*value: Any, **options: Any) -> Any:
         raise ConfigurationError(f"fallback: one value can be given, got {len(value)}")
     if value:
         options["value"] = value[0]
-    return stage_decorator("fallback", UNSET, options)
+    made = stage_decorator("fallback", UNSET, options)
+    return doubtful("fallback", made) if value and callable(value[0]) else made

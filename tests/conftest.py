@@ -15,6 +15,7 @@ import contextlib
 import os
 import pathlib
 import shutil
+import signal
 import sys
 import tempfile
 import uuid
@@ -31,6 +32,11 @@ from tests.support.valkey import ValkeyCluster, ValkeySentinel, ValkeyServer, re
 
 def pytest_configure(config):
     """`TEST_SWITCH_INTERVAL=1e-6` makes threads change places as often as they can, to bring races to light."""
+    # A shell starts what runs in the background, or under nohup, with these signals ignored. That would be inherited by all
+    # processes of the tests, for whom an ignored signal is one that nobody sent. A handler that does nothing is not inherited.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
     interval = os.environ.get("TEST_SWITCH_INTERVAL")
     if interval:
         sys.setswitchinterval(float(interval))

@@ -206,6 +206,23 @@ def test_bad_input_is_named(make, message):
         make()
 
 
+@pytest.mark.parametrize("decorator", [fallback, locked])
+@pytest.mark.parametrize("args", [(), (3,), (1, 2)])
+def test_an_argument_that_was_forgotten_is_missed_at_the_first_call(decorator, args):
+    @decorator
+    def work(*values):
+        return values
+
+    with pytest.raises(
+        TypeError, match=rf"@{decorator.__name__} needs its argument: @{decorator.__name__}\("
+    ):
+        work(*args)
+
+
+def test_a_function_may_be_the_value_of_a_fallback():
+    assert fallback(len)(fails)() is len
+
+
 def test_false_is_a_value_of_a_fallback():
     assert fallback(False)(fails)() is False
 

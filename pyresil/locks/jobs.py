@@ -204,6 +204,18 @@ class Job:
             )
 
 
+def refuse_bare(name: str, key: object) -> None:
+    """Refuse ``@locks.on_one_instance`` without parentheses.
+
+    Raises:
+        ConfigurationError: The key is a function: the one that was to be decorated.
+    """
+    if callable(key):
+        raise ConfigurationError(
+            f"{name}: key must be a string, got {key!r}; the decorator has parentheses: @locks.{name}(key=...)"
+        )
+
+
 def job_of(locks: Locks, fn: Callable[P, T]) -> tuple[Job, Callable[P, T | None]]:
     """The job that ``fn`` is, with its wrapper; a new one where it is none of these locks yet."""
     require_plain_function(fn)

@@ -18,7 +18,7 @@ from pyresil.locks._keys import KeyBook
 from pyresil.locks._log import log
 from pyresil.locks._terms import LEAST_TTL, make_terms
 from pyresil.locks.election import Election
-from pyresil.locks.jobs import job_of
+from pyresil.locks.jobs import job_of, refuse_bare
 from pyresil.stores.base import LockStore
 from pyresil.strategy import Forkable
 
@@ -241,6 +241,7 @@ class Locks(Forkable):
         Emits:
             ``job-skipped`` with the reason ``"not-owner"``.
         """
+        refuse_bare("on_one_instance", key)
 
         def decorate(fn: Callable[P, T]) -> Callable[P, T | None]:
             job, wrapped = job_of(self, fn)
@@ -271,6 +272,7 @@ class Locks(Forkable):
         Emits:
             ``job-skipped`` with the reason ``"running"``.
         """
+        refuse_bare("without_overlapping", key)
 
         def decorate(fn: Callable[P, T]) -> Callable[P, T | None]:
             job, wrapped = job_of(self, fn)

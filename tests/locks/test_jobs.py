@@ -33,6 +33,15 @@ def both_orders(locks, key="job", **options):
     return [apply, other]
 
 
+@pytest.mark.parametrize("name", ["on_one_instance", "without_overlapping"])
+def test_parentheses_that_were_forgotten_are_missed_when_it_is_decorated(here, name):
+    def job():
+        """Would never run: calling it would decorate."""
+
+    with pytest.raises(ConfigurationError, match=f"has parentheses: @locks.{name}"):
+        getattr(here, name)(job)
+
+
 # -- on_one_instance
 
 

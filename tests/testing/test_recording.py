@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyresil import _dispatch
+from pyresil import _dispatch, circuit_breaker, policy_of
 from pyresil.context import _lease, current_lease
 from pyresil.errors import ConfigurationError
 from pyresil.events import Hedged, Retried, emit, subscribe
@@ -66,6 +66,15 @@ def test_fresh_state_forgets_listeners_and_brings_them_back():
     finally:
         end()
     assert Retried.listeners == ()
+
+
+def test_fresh_state_forgets_instances_that_are_shared_by_name():
+    with fresh_state():
+        first = circuit_breaker("shared by name", minimum_calls=3)(lambda: None)
+    second = circuit_breaker("shared by name", minimum_calls=4)(lambda: None)
+    made = [policy_of(fn).strategies[0].describe()["minimum_calls"] for fn in (first, second)]
+    assert made == [3, 4]
+    fresh_state()
 
 
 def test_fresh_state_may_just_be_called():
