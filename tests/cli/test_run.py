@@ -231,7 +231,7 @@ def test_user_signals_reach_the_command_and_not_its_children(lock):
     wait_until(lambda: lock.file_written("got") == "usr1\n", 5)
     job.send_signal(signal.SIGUSR2)
     wait_until(lambda: lock.file_written("got") == "usr1\nusr2\n", 5)
-    assert state_of(child) == "S"
+    assert state_of(child) in ("S", "R")  # a busy machine may not have let it sleep yet
     job.terminate()
     assert job.wait(10) == 143
 
