@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Admission"]
 
-#: `Admission.compile` as source.
+#: Taking and giving back stand here whole: a call in between is a gap in which a signal handler could raise. An IndexError:
+#: on a build without a GIL another thread was faster. A waiter that cannot be woken is awake: its time was up.
 _INLINE = """\
 $slots = $self._slots
 $permits = $slots.permits
@@ -95,47 +96,8 @@ class Admission(Guard[Never], Forkable):
         self.max_queue = check.integer("max_queue", max_queue, 0)
         self.queue_timeout = check.optional_duration("queue_timeout", queue_timeout, positive=False)
 
-    def compile(self, inner: Run, clock: Clock) -> Run:
-        """Taking and giving back inline: a call in between is a gap in which a signal handler could raise."""
-
-        def run(ctx: Context) -> Any:
-            slots = self._slots
-            permits = slots.permits
-            taken = False
-            try:
-                try:
-                    if permits:
-                        del permits[-1]
-                        taken = True
-                except IndexError:
-                    pass  # a build without a GIL: another thread was faster
-                if not taken:
-                    self._queue(ctx, slots)
-                    taken = True
-                return inner(ctx)
-            finally:
-                if taken:
-                    queue = slots.queue
-                    if slots.debt:
-                        slots.debt -= 1
-                    elif queue:
-                        waiter = queue[0]
-                        del queue[0]
-                        waiter.granted = True
-                        try:
-                            waiter.wake()
-                        except (RuntimeError, ValueError):
-                            pass  # awake already: its time was up, or it was cancelled
-                    else:
-                        permits += PERMIT
-
-        return run
-
-    def inline(self, inner: Run, clock: Clock) -> Inline | None:
+    def inline(self, inner: Run, clock: Clock) -> Inline:
         """See `Strategy.inline`."""
-        return self._inlined() if type(self).compile is Admission.compile else None
-
-    def _inlined(self) -> Inline:
         return Inline(_INLINE, {"self": self, "queue": self._queue, "permit": PERMIT})
 
     def enter(self, ctx: Context) -> Ticket:

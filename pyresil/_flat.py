@@ -1,9 +1,9 @@
 """One flat function for a whole policy: what a successful call pays.
 
-Through nested closures every strategy costs a call, and an eager Context costs more than most strategies. So a policy whose
-strategies all offer their hot path as source (`Inline`) is composed as text and compiled once: the same stretches as in their
-``compile``, one inside the other, around the call of the work. Everything off the hot path goes to the nested closures. The
-code object is shared by all policies of the same shape.
+Through nested closures every strategy costs a call, and an eager Context costs more than most strategies. So strategies offer
+their hot path as source (`Inline`), which is used in two ways. `nested` makes a closure of one of them. Where all strategies of
+a policy have one, `flatten` composes them as text, one inside the other around the call of the work, and everything off the hot
+path goes to the closures. A code object is compiled once for all policies of the same shape.
 
 The context variable holds a *cell*, a list ``[owner, args, kwargs, outer]`` (and the function, where the owner has none); `pyresil.context.current_context` makes the
 `Context` from it when somebody asks, and puts it in the owner's place. When the call ends the cell is emptied and not taken
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyresil.strategy import Run
 
-__all__ = ["Inline", "Maker", "flatten"]
+__all__ = ["Inline", "Maker", "flatten", "nested"]
 
 
 class Inline(NamedTuple):
@@ -72,7 +72,52 @@ def make(fn, owner, get, put, context, heard, observed, run{names}):
     return call
 """
 
+_NESTED = """\
+def make(inner{names}):
+    def run(ctx):
+{body}
+        return value
+    return run
+"""
+
 _codes: dict[str, CodeType] = {}
+
+
+def _made(source: str) -> Callable[..., Any]:
+    """The ``make`` of a source; its code is compiled once for all that have the same."""
+    code = _codes.get(source)
+    if code is None:
+        code = _codes.setdefault(source, compile(source, "<pyresil policy>", "exec"))
+    space: dict[str, Any] = {}
+    exec(code, space)  # noqa: S102 - source from the library's own constants
+    make: Callable[..., Any] = space.pop("make")
+    return make
+
+
+def _filled(inline: Inline, level: int, work: Sequence[str]) -> list[str]:
+    """The lines of a hot path, with its names marked by ``level`` and ``work`` in its place."""
+    lines: list[str] = []
+    for line in inline.source.replace("$", f"_{level}_").splitlines():
+        word = line.strip()
+        indent = line[: len(line) - len(line.lstrip())]
+        if word == "DONE":
+            lines.append(indent + ("pass" if level else "return value"))
+        elif word == "WORK":
+            lines += [indent + inner for inner in work]
+        else:
+            lines.append(line)
+    return lines
+
+
+def nested(inline: Inline, inner: Run) -> Run:
+    """One hot path as a function of the context, around ``inner``."""
+    names = {f"_0_{name}": value for name, value in inline.names.items()}
+    body = "\n".join(" " * 8 + line for line in _filled(inline, 0, ["value = inner(ctx)"]))
+    source = _NESTED.format(
+        names="".join(f", {name}" for name in names), body=body.replace("context(cell)", "ctx")
+    )
+    run: Run = _made(source)(inner, *names.values())
+    return run
 
 
 class Maker:
@@ -93,18 +138,8 @@ class Maker:
         body = ["value = fn(*args, **kwargs) if kwargs else fn(*args)"]
         self._names: dict[str, Any] = {}
         for level in range(len(inlines) - 1, -1, -1):
-            mark = f"_{level}_"
-            self._names.update({mark + name: value for name, value in inlines[level].names.items()})
-            lines: list[str] = []
-            for line in inlines[level].source.replace("$", mark).splitlines():
-                if line.strip() == "DONE":
-                    lines.append(line.replace("DONE", "pass" if level else "return value"))
-                elif line.strip() == "WORK":
-                    indent = line[: line.index("WORK")]
-                    lines += [indent + inner for inner in body]
-                else:
-                    lines.append(line)
-            body = lines
+            self._names.update({f"_{level}_{name}": value for name, value in inlines[level].names.items()})
+            body = _filled(inlines[level], level, body)
         self._body = "\n".join(" " * 12 + line for line in body)
 
     def make(self, fn: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -123,12 +158,7 @@ class Maker:
             gone="cell[4] = " if fn is None else "",
             body=self._body,
         )
-        code = _codes.get(source)
-        if code is None:
-            code = _codes.setdefault(source, compile(source, "<pyresil policy>", "exec"))
-        space: dict[str, Any] = {}
-        exec(code, space)  # noqa: S102 - source from the library's own constants
-        made: Callable[..., Any] = space.pop("make")(
+        made: Callable[..., Any] = _made(source)(
             fn,
             self._owner if fn is None else Owner(self._owner.name, self._owner.clock, fn),
             _current.get,

@@ -15,7 +15,7 @@ from pyresil.clock import SYSTEM, Clock
 from pyresil.context import Context
 from pyresil.events import Executed
 from pyresil.outcome import Failure, Success
-from pyresil.strategy import Strategy, require_strategies
+from pyresil.strategy import Strategy, hot_path, require_strategies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -169,7 +169,7 @@ class Policy(Strategy[F_co]):
     def _compose(self, inner: Run, inlines: list[Inline | None] | None = None) -> Run:
         for strategy in reversed(self.strategies):
             if inlines is not None:
-                inlines.append(strategy.inline(inner, self._owner.clock))
+                inlines.append(hot_path(strategy, inner, self._owner.clock))
             inner = strategy.compile(inner, self._owner.clock)
         return inner
 

@@ -12,6 +12,7 @@ import weakref
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
+from pyresil._flat import nested
 from pyresil.clock import SYSTEM
 from pyresil.errors import ConfigurationError, report_exception, shown
 from pyresil.outcome import Failure, Success
@@ -87,8 +88,11 @@ class Strategy(ABC, Generic[F_co]):
     def compile(self, inner: Run, clock: Clock) -> Run:
         """The strategy around ``inner`` as one function of the context; a policy does this once, when it is built.
 
-        Built-in strategies override it for speed. ``clock`` is the policy's.
+        ``clock`` is the policy's. Strategies that offer their hot path as source are made of that.
         """
+        inline = None if goes_own_way(type(self), *_FORMS) else self.inline(inner, clock)
+        if inline is not None:
+            return nested(inline, inner)
 
         def run(ctx: Context) -> Any:
             begun = 0
@@ -115,7 +119,7 @@ class Strategy(ABC, Generic[F_co]):
         return [self]
 
     def inline(self, inner: Run, clock: Clock) -> Inline | None:
-        """The hot path as source, for a policy that is one flat function (see `pyresil._flat`); None where there is none.
+        """The hot path as source (see `pyresil._flat`); None where there is none.
 
         Args:
             inner: The compiled form of what is inside, for everything off the hot path.
@@ -140,6 +144,25 @@ class Strategy(ABC, Generic[F_co]):
         """Take the policy's clock where none was given."""
         if self._clock is None:
             self._clock = clock
+
+
+#: What a subclass changes when it does something else than the strategy whose hot path it inherits.
+_FORMS = ("run", "enter", "exit")
+
+
+def goes_own_way(cls: type[Strategy[Any]], *methods: str) -> bool:
+    """Whether a class changes one of these methods below the class that offers the hot path."""
+    for base in cls.__mro__:
+        if "inline" in vars(base):
+            return False
+        if any(method in vars(base) for method in methods):
+            return True
+    return True
+
+
+def hot_path(strategy: Strategy[Any], inner: Run, clock: Clock) -> Inline | None:
+    """The hot path of a strategy as a part of its policy's, unless its class goes a way of its own."""
+    return None if goes_own_way(type(strategy), "compile", *_FORMS) else strategy.inline(inner, clock)
 
 
 class Guard(Strategy[F_co]):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyresil._admission import Admission
 from pyresil._engine.adaptive import AdaptiveLimit
 from pyresil._engine.slots import Slots
+from pyresil._flat import nested
 from pyresil._validate import Checker
 from pyresil.clock import Clock
 from pyresil.outcome import PLAIN, Success, value_is_failure
@@ -118,7 +119,7 @@ class AdaptiveBulkhead(Admission):
                 self._learn(monotonic() - begun, 0)
             return value
 
-        return super().compile(timed, clock)
+        return nested(self.inline(timed, clock), timed)
 
     def exit(self, ctx: Context, token: Ticket, outcome: Outcome[Any]) -> Outcome[Any]:
         """Give the slot back, and learn."""

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyresil._admission import Admission
 from pyresil._engine.slots import Slots
+from pyresil._flat import Inline
 from pyresil._validate import Checker
 from pyresil.clock import Clock
 from pyresil.errors import ConfigurationError
 from pyresil.outcome import Failure
 
 if TYPE_CHECKING:
-    from pyresil._flat import Inline
     from pyresil.context import Context
     from pyresil.durations import Duration
     from pyresil.locks._slots import LeaseSlots
@@ -106,16 +106,14 @@ class Bulkhead(Admission):
     def _refuse(self, ctx: Context, reason: str) -> Exception:
         return self._rejection(ctx, self._slots, reason)
 
-    def compile(self, inner: Run, clock: Clock) -> Run:
-        """A slot of this process first, in order of arrival, then one of all processes."""
-        if self._leases is not None:
-            inner = self._leases.around(inner, self._longest, self._refuse)
-        return super().compile(inner, clock)
-
-    def inline(self, inner: Run, clock: Clock) -> Inline | None:
-        """See `Strategy.inline`: not where a slot is a lease too."""
-        plain = self._leases is None and type(self).compile is Bulkhead.compile
-        return self._inlined() if plain else None
+    def inline(self, inner: Run, clock: Clock) -> Inline:
+        """See `Strategy.inline`: a slot of this process first, in order of arrival, then one of all processes."""
+        local = super().inline(inner, clock)
+        if self._leases is None:
+            return local
+        leased = self._leases.around(inner, self._longest, self._refuse)
+        source = local.source.replace("WORK", "value = $leased(context(cell))")
+        return Inline(source, {**local.names, "leased": leased})
 
     def enter(self, ctx: Context) -> Any:
         """Take a slot.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from pyresil._flat import Inline
+from pyresil._flat import Inline, nested
 from pyresil._validate import Checker
 from pyresil.clock import Clock
 from pyresil.context import UNSET
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Fallback"]
 
-#: `Fallback.compile` as source.
+#: The fallback runs inside the handler, so that an error of ``using`` has this one as its context.
 _INLINE = """\
 try:
     WORK
@@ -114,30 +114,10 @@ class Fallback(Strategy[V_co], Generic[V_co]):
 
     def run(self, call: Call[T], ctx: Context) -> T | V_co:
         """See `Strategy.run`."""
-        return self.compile(call, ctx.clock)(ctx)  # type: ignore[no-any-return]  # compiled closures are untyped
+        return nested(self.inline(call, ctx.clock), call)(ctx)  # type: ignore[no-any-return]  # compiled closures are untyped
 
-    def compile(self, inner: Run, clock: Clock) -> Run:
-        """See `Strategy.compile`."""
-        judge, plain, rejections = self.judge, self.judge.default_values, self._handles_rejections
-
-        def run(ctx: Context) -> Any:
-            try:
-                value = inner(ctx)
-            except Exception as error:
-                if (rejections and isinstance(error, RejectedError)) or judge.error(error):
-                    # Inside the handler, so that an error of ``using`` has this one as its context.
-                    return self._instead(error, ctx)
-                raise
-            if (plain and type(value) in PLAIN) or not judge.value(value):
-                return value
-            return self._instead(None, ctx)
-
-        return run
-
-    def inline(self, inner: Run, clock: Clock) -> Inline | None:
+    def inline(self, inner: Run, clock: Clock) -> Inline:
         """See `Strategy.inline`."""
-        if type(self).compile is not Fallback.compile:
-            return None
         plain = PLAIN if self.judge.default_values else frozenset()
         names = {
             "handles": self._handles,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from pyresil._engine.backoff import Backoff, Exponential
 from pyresil._engine.budget import RetryBudget
-from pyresil._flat import Inline
+from pyresil._flat import Inline, nested
 from pyresil._validate import Checker
 from pyresil.clock import SYSTEM, Clock
 from pyresil.durations import seconds
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Retry"]
 
-#: `Retry.compile` as source: the attempts after the first run outside the handler, so that the error of a failed one is gone.
+#: The first attempt. Those after it run outside the handler, so that the error of a failed one and its locals are gone.
 _INLINE = """\
 try:
     WORK
@@ -109,44 +109,10 @@ class Retry(Strategy[Never]):
 
     def run(self, call: Call[T], ctx: Context) -> T:
         """See `Strategy.run`."""
-        return self.compile(call, ctx.clock)(ctx)  # type: ignore[no-any-return]  # compiled closures are untyped
+        return nested(self.inline(call, ctx.clock), call)(ctx)  # type: ignore[no-any-return]  # compiled closures are untyped
 
-    def compile(self, inner: Run, clock: Clock) -> Run:
-        """The first attempt inline; everything after its failure is `_again`."""
-        judge, budget, plain = self.judge, self.budget, self.judge.default_values
-        monotonic = clock.monotonic
-        timed = self.max_elapsed is not None or budget is not None
-
-        def run(ctx: Context) -> Any:
-            started = 0.0
-            if timed:
-                started = monotonic()
-                if budget is not None:
-                    budget.record(started)
-            try:
-                value = inner(ctx)
-            except Exception as error:
-                steps = _Steps(self, ctx, started)
-                delay = steps.after(Failure(error))
-                if delay is None:
-                    raise
-            else:
-                if (plain and type(value) in PLAIN) or not judge.value(value):
-                    return value
-                steps = _Steps(self, ctx, started)
-                delay = steps.after(Success(value))
-                if delay is None:
-                    return value
-                value = None
-            # Outside the handler: the error of a failed attempt and its locals are gone before the next one begins.
-            return self._again(inner, ctx, steps, delay)
-
-        return run
-
-    def inline(self, inner: Run, clock: Clock) -> Inline | None:
+    def inline(self, inner: Run, clock: Clock) -> Inline:
         """See `Strategy.inline`."""
-        if type(self).compile is not Retry.compile:
-            return None
         timed = self.max_elapsed is not None or self.budget is not None
         begin = "$started = $begin()\n" if timed else ""
         source = begin + _INLINE.replace("$started", "$started" if timed else "0.0")

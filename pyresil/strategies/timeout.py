@@ -25,7 +25,7 @@ __all__ = ["Timeout"]
 
 T = TypeVar("T")
 
-#: `_Cooperative.compile` as source.
+#: `Context._narrow` and `_widen` inline; two readings of the clock.
 _INLINE = """\
 $ctx = context(cell)
 $own = $now() + $limit
@@ -192,40 +192,6 @@ class Timeout(Strategy[Never]):
 
 class _Cooperative(Timeout, Guard[Never]):
     """In the caller's thread."""
-
-    def compile(self, inner: Run, clock: Clock) -> Run:
-        """`Context._narrow` and `_widen` inline; two readings of the clock."""
-        limit, monotonic = self.limit, clock.monotonic
-
-        def run(ctx: Context) -> Any:
-            own = monotonic() + limit
-            outer, outer_limit, token = ctx._deadline, ctx._limit, ctx._token
-            try:
-                if token is not None:
-                    del ctx._token
-                if outer is None or own < outer:
-                    ctx._deadline = own
-                    ctx._limit = limit
-                value = inner(ctx)
-            except Exception as error:
-                if monotonic() >= own and self._replaces(ctx, error, own, outer):
-                    raise self._exceeded(ctx, own) from error
-                raise
-            finally:
-                inside = ctx._token
-                ctx._deadline = outer
-                ctx._limit = outer_limit
-                if token is not None:
-                    ctx._token = token
-                elif inside is not None:
-                    del ctx._token
-                if inside is not None and inside is not token:
-                    inside._close_view()
-            if monotonic() >= own:
-                self._late(ctx, own)
-            return value
-
-        return run
 
     def inline(self, inner: Run, clock: Clock) -> Inline:
         """See `Strategy.inline`."""

@@ -13,7 +13,7 @@ from pyresil.errors import CircuitOpenError, report_exception
 from pyresil.events import CircuitRejected, emit
 from pyresil.outcome import Failure, Judge, Success
 from pyresil.strategies.circuit_breaker.control import CircuitControl
-from pyresil.strategies.circuit_breaker.paths import compiled, inlined
+from pyresil.strategies.circuit_breaker.paths import inlined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,14 +172,9 @@ class CircuitBreaker(CircuitControl):
             return Share(store, name)
         return None
 
-    def compile(self, inner: Run, clock: Clock) -> Run:
-        """See `Strategy.compile`: the closed circuit inline, everything else is `_guarded`."""
-        return compiled(self, inner)
-
-    def inline(self, inner: Run, clock: Clock) -> Inline | None:
-        """See `Strategy.inline`."""
-        plain = type(self).compile is CircuitBreaker.compile and self._share is None
-        return inlined(self, inner) if plain else None
+    def inline(self, inner: Run, clock: Clock) -> Inline:
+        """See `Strategy.inline`: the closed circuit inline, everything else is `_guarded`."""
+        return inlined(self, inner)
 
     def enter(self, ctx: Context) -> Ticket:
         """Admit the execution.

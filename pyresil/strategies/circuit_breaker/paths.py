@@ -1,4 +1,4 @@
-"""The compiled form of a circuit breaker: the closed circuit inline, one function for each kind of window.
+"""The hot paths of a circuit breaker (see `pyresil._flat`): the closed circuit, a path for each kind of window.
 
 Everything that is not plainly good goes to the breaker's methods. The circuit object stays the same for the life of the
 breaker, also in a forked child, and its state is read anew with every call.
@@ -6,110 +6,24 @@ breaker, also in a forked child, and its state is read anew with every call.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyresil._flat import Inline
 from pyresil.outcome import PLAIN
 
 if TYPE_CHECKING:
-    from pyresil.context import Context
     from pyresil.strategies.circuit_breaker.breaker import CircuitBreaker
-    from pyresil.strategies.circuit_breaker.shared import Share
     from pyresil.strategy import Run
 
 _NONE: frozenset[type] = frozenset()
 
 
-def compiled(breaker: CircuitBreaker, inner: Run) -> Run:
-    """The breaker around ``inner``."""
-    if breaker._share is not None:
-        return _shared(breaker, breaker._share, inner)
-    # Values of these types need not be judged.
-    plain: frozenset[type] = PLAIN if breaker._judge.default_values else _NONE
-    if breaker._circuit.rules.span is not None:
-        return _by_time(breaker, inner, plain)
-    if breaker._slow_call is not None:
-        return _by_count_timed(breaker, inner, plain, breaker._slow_call)
-    circuit = breaker._circuit
-
-    def run(ctx: Context) -> Any:
-        window: Any = circuit.window  # the kind of window that this function is for
-        if window is None:
-            return breaker._guarded(inner, ctx)
-        try:
-            value = inner(ctx)
-        except Exception as error:
-            breaker._raised(ctx, window, error, 0.0)
-            raise
-        # One more success in a window that is full of them is the same window, so it is not recorded.
-        if type(value) in plain and window.calm:
-            return value
-        breaker._returned(ctx, window, value, 0.0)
-        return value
-
-    return run
-
-
-def _shared(breaker: CircuitBreaker, share: Share, inner: Run) -> Run:
-    def run(ctx: Context) -> Any:
-        share.refresh(breaker, (ctx.policy, ctx.source))
-        return breaker._guarded(inner, ctx)
-
-    return run
-
-
-def _by_count_timed(breaker: CircuitBreaker, inner: Run, plain: frozenset[type], limit: float) -> Run:
-    circuit = breaker._circuit
-
-    def run(ctx: Context) -> Any:
-        window: Any = circuit.window  # the kind of window that this function is for
-        if window is None:
-            return breaker._guarded(inner, ctx)
-        now = breaker._now
-        begun = now()
-        try:
-            value = inner(ctx)
-        except Exception as error:
-            breaker._raised(ctx, window, error, begun)
-            raise
-        if now() - begun <= limit and type(value) in plain and window.calm:
-            return value
-        breaker._returned(ctx, window, value, begun)
-        return value
-
-    return run
-
-
-def _by_time(breaker: CircuitBreaker, inner: Run, plain: frozenset[type]) -> Run:
-    circuit = breaker._circuit
-    timed = breaker._slow_call is not None
-    limit = float("inf") if breaker._slow_call is None else breaker._slow_call
-
-    def run(ctx: Context) -> Any:
-        window: Any = circuit.window  # the kind of window that this function is for
-        if window is None:
-            return breaker._guarded(inner, ctx)
-        now = breaker._now
-        begun = now() if timed else 0.0
-        try:
-            value = inner(ctx)
-        except Exception as error:
-            breaker._raised(ctx, window, error, begun)
-            raise
-        ended = now()
-        if type(value) in plain and ended < window.end and window.calm and ended - begun <= limit:
-            # `TimeWindow.record` of a good call among good ones, which opens nothing; nothing is called here.
-            window.calls += 1
-            window.own += 1
-            return value
-        breaker._returned(ctx, window, value, begun)
-        return value
-
-    return run
-
-
 def inlined(breaker: CircuitBreaker, inner: Run) -> Inline:
-    """The same paths as source (see `pyresil._flat`)."""
+    """The path of a breaker with these options."""
+    share = breaker._share
+    if share is not None:
+        known = {"refresh": share.refresh, "breaker": breaker, "guarded": breaker._guarded, "inner": inner}
+        return Inline(_SHARED, known)
     names = {
         "circuit": breaker._circuit,
         "plain": PLAIN if breaker._judge.default_values else _NONE,
@@ -127,6 +41,12 @@ def inlined(breaker: CircuitBreaker, inner: Run) -> Inline:
     return Inline(_TIME if limit is None else _TIME_AND_SLOW, names)
 
 
+_SHARED = """\
+$ctx = context(cell)
+$refresh($breaker, ($ctx.policy, $ctx.source))
+value = $guarded($inner, $ctx)
+"""
+#: One more success in a window that is full of them is the same window, so it is not recorded.
 _COUNT = """\
 $window = $circuit.window
 if $window is None:
@@ -155,6 +75,7 @@ else:
     if not ($now() - $begun <= $limit and type(value) in $plain and $window.calm):
         $returned(context(cell), $window, value, $begun)
 """
+#: A good call among good ones opens nothing: `TimeWindow.record` inline; nothing is called between the look and the stores.
 _TIME = """\
 $window = $circuit.window
 if $window is None:

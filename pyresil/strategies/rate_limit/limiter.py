@@ -171,11 +171,11 @@ class RateLimit(Guard[Never], Forkable):
 
     def compile(self, inner: Run, clock: Clock) -> Run:
         """See `Strategy.compile`: a limit without partitions and other conditions inline, everything else is `_admit`."""
-        return compiled(self, inner, self._plain)
+        return super().compile(inner, clock) if self._plain else compiled(self, inner)
 
     def inline(self, inner: Run, clock: Clock) -> Inline | None:
         """See `Strategy.inline`."""
-        return inlined(self) if self._plain and type(self).compile is RateLimit.compile else None
+        return inlined(self) if self._plain else None
 
     @property
     def _plain(self) -> bool:

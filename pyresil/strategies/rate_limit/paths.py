@@ -1,7 +1,5 @@
 """The compiled forms of a rate limit."""
 
-# ruff: noqa: PLR1730 - max() is a call, and within a stretch nothing may be called
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -15,47 +13,9 @@ if TYPE_CHECKING:
     from pyresil.strategy import Run
 
 
-def compiled(limit: RateLimit, inner: Run, plain: bool) -> Run:
-    """The limit around ``inner``; ``plain``: one weight for all calls, no partitions and no other conditions."""
-    if plain:
-        return _sliding(limit, inner) if limit._spec.algorithm == "sliding-window" else _plain(limit, inner)
+def compiled(limit: RateLimit, inner: Run) -> Run:
+    """The limit around ``inner``, with partitions or other conditions."""
     return _admitted(limit, inner) if limit._drains is None else _draining(limit, inner)
-
-
-def _sliding(limit: RateLimit, inner: Run) -> Run:
-    weight, permits = limit._weight, limit._spec.permits
-
-    def run(ctx: Context) -> Any:
-        state: Any = limit._whole
-        if state is not None:
-            # An attribute that is called in place costs more: it is looked up as a method first.
-            read = limit._now
-            now = read()
-            # `SlidingWindow.take`, inline.
-            if now < state.turn:
-                total = state.total + weight
-                if total <= permits:
-                    state.total = total
-                    if now > state.last:
-                        state.last = now
-                    return inner(ctx)
-        limit._acquire(ctx, None, weight)
-        return inner(ctx)
-
-    return run
-
-
-def _plain(limit: RateLimit, inner: Run) -> Run:
-    weight = limit._weight
-
-    def run(ctx: Context) -> Any:
-        state = limit._whole
-        now = limit._now
-        if state is None or not state.take(weight, now()):
-            limit._acquire(ctx, None, weight)
-        return inner(ctx)
-
-    return run
 
 
 def _admitted(limit: RateLimit, inner: Run) -> Run:
