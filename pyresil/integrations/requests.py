@@ -277,11 +277,12 @@ class ResilientSession(requests.Session):
 
         def attempt() -> Response:
             budget = current_budget(limits.whole(), None if around is None else around.budget)
-            outer = current_attempt.set(Attempt(self, budget))
+            outer = current_attempt.get()
+            current_attempt.set(Attempt(self, budget))
             try:
                 return send(request, **kwargs)
             finally:
-                current_attempt.reset(outer)
+                current_attempt.set(outer)  # not `reset`, see `active`
 
         return attempt() if self._policies is None else self._policies.run(request, attempt)
 

@@ -37,7 +37,7 @@ class InstantClock(Clock):
 
     def __init__(self) -> None:
         self._skipped = 0.0
-        self._tokens: list[contextvars.Token[bool]] = []
+        self._outer: list[bool] = []
         self._service: set[threading.Thread] = set()
 
     def monotonic(self) -> float:
@@ -84,13 +84,14 @@ class InstantClock(Clock):
 
     def __enter__(self) -> Self:
         SYSTEM.park = _park  # type: ignore[method-assign]  # for good: outside of the blocks it does what it always did
-        self._tokens.append(_instant.set(True))
+        self._outer.append(_instant.get())
+        _instant.set(True)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _instant.reset(self._tokens.pop())
+        _instant.set(self._outer.pop())
 
     def __repr__(self) -> str:
         return f"<InstantClock skipped={self._skipped:g}>"

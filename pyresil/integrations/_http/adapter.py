@@ -142,7 +142,8 @@ class BoundAdapter(HTTPAdapter):
             later = Budget((), None, budget)  # its own: it will be shortened
             first = Budget((), limits.connect, later)
             call = Call(first, request, later, limits.after)
-        outer = active.set(call)
+        outer = active.get()
+        active.set(call)
         try:
             if call is not None:
                 call.budget.left()
@@ -154,7 +155,7 @@ class BoundAdapter(HTTPAdapter):
             if call is None or not call.stopped:
                 raise
         finally:
-            active.reset(outer)
+            active.set(outer)  # not `reset`, see `active`
         # Outside the handlers, so that the error does not refer to what happened inside urllib3.
         assert call is not None
         raise call.error()

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyresil.integrations._http.budget import Budget
 
 #: The call that this thread of control is in, where it is bounded. urllib3 passes nothing of ours down to its connections.
+#: Set back with `set`: where `reset` removes a value, CPython 3.11 may collect garbage in the middle, and a look at the variable by
+#: a finalizer (urllib3's pools have one, which looks into our queue) leaves the removed value in a cache that does not own it.
 active: ContextVar[Call | None] = ContextVar("pyresil_http_call", default=None)
 
 

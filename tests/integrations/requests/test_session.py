@@ -23,6 +23,7 @@ from pyresil import (
 )
 from pyresil.integrations.requests import RequestCancelledError, ResilientAdapter, ResilientSession
 from tests.integrations.requests.helpers import Flaky
+from tests.support.processes import run_python
 
 FAST = Constant("10ms")
 
@@ -389,3 +390,44 @@ def test_nothing_runs_for_a_plain_session(upstream, nothing_left):
         for scheme in ("http", "https"):
             assert session.get(upstream.url(scheme, "/ok")).text == "ok"
             assert session.get(upstream.url(scheme, "/big")).content[:16] == b"0123456789abcdef"
+
+
+def test_what_the_garbage_collector_runs_at_the_end_of_a_call_keeps_nothing_of_it():
+    """CPython 3.11 collects garbage inside of `ContextVar.reset`.
+
+    Where a finalizer, such as that of urllib3's pools, looks at the variable then, it would give out a freed object later.
+    """
+    run_python(
+        """
+        import contextvars, gc, weakref
+        import requests
+        from requests.adapters import HTTPAdapter
+        from pyresil.integrations._http.adapter import active, current_attempt
+        from pyresil.integrations.requests import ResilientSession
+
+        class Cycle:
+            def __init__(self):
+                self.me = self
+                weakref.finalize(self, lambda: (active.get(), current_attempt.get()))
+
+        class Answer(requests.Response):
+            content = property(lambda self: Cycle() and b"")
+
+        def send(self, request, *args, **kwargs):
+            answer = Answer()
+            answer.request, answer.status_code, answer.url = request, 200, request.url
+            Cycle()
+            return answer
+
+        HTTPAdapter.send = send
+        others = [contextvars.ContextVar(str(number)) for number in range(40)]
+        for other in others:
+            other.set(1)  # an application's
+        session = ResilientSession(timeout="5s")
+        gc.set_threshold(1, 1, 1)
+        for _ in range(200):
+            session.get("http://localhost:9/")
+            assert active.get() is None
+            assert current_attempt.get() is None
+        """
+    )
