@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Never, ParamSpec, TypeVar, overload
 
 from pyresil._bound import BoundPolicy as BoundPolicy
@@ -15,7 +16,7 @@ from pyresil.clock import SYSTEM, Clock
 from pyresil.context import Context
 from pyresil.events import Executed
 from pyresil.outcome import Failure, Success
-from pyresil.strategy import Strategy, hot_path, require_strategies
+from pyresil.strategy import Strategy, compiles, hot_path, require_strategies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -170,7 +171,8 @@ class Policy(Strategy[F_co]):
         for strategy in reversed(self.strategies):
             if inlines is not None:
                 inlines.append(hot_path(strategy, inner, self._owner.clock))
-            inner = strategy.compile(inner, self._owner.clock)
+            make = strategy.compile if compiles(strategy) else partial(Strategy.compile, strategy)
+            inner = make(inner, self._owner.clock)
         return inner
 
     # -- forms -----------------------------------------------------------------------------------------------------------

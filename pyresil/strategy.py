@@ -160,6 +160,16 @@ def goes_own_way(cls: type[Strategy[Any]], *methods: str) -> bool:
     return True
 
 
+def compiles(strategy: Strategy[Any]) -> bool:
+    """Whether its class does not change what it inherits a compiled form of."""
+    for base in type(strategy).__mro__:
+        if "compile" in vars(base) or "inline" in vars(base):
+            return True
+        if any(form in vars(base) for form in _FORMS):
+            return False
+    return True
+
+
 def hot_path(strategy: Strategy[Any], inner: Run, clock: Clock) -> Inline | None:
     """The hot path of a strategy as a part of its policy's, unless its class goes a way of its own."""
     return None if goes_own_way(type(strategy), "compile", *_FORMS) else strategy.inline(inner, clock)

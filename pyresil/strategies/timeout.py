@@ -102,11 +102,9 @@ class Timeout(Strategy[Never]):
         clock: Clock | None = None,  # noqa: ARG004
     ) -> Self:
         """A guard, or a strategy that decides where the work runs: which one depends on the mode."""
-        if cls is Timeout:
-            made: Any = object.__new__(_Abandon if mode == "abandon" else _Cooperative)
-        else:
-            made = object.__new__(cls)
-        return made  # type: ignore[no-any-return]  # one of the two, both are subclasses
+        kind = _Abandon if mode == "abandon" else _Cooperative
+        made: Any = object.__new__(_mixed(cls, kind))
+        return made  # type: ignore[no-any-return]  # of one of the two, both are subclasses
 
     def __init__(
         self,
@@ -122,6 +120,8 @@ class Timeout(Strategy[Never]):
         self.name = check.name(name)
         self.limit = check.duration("limit", limit)
         self.mode = check.choice("mode", mode, ("cooperative", "abandon"))
+        if (self.mode == "abandon") is not isinstance(self, _Abandon):
+            check.fault("mode", "given to the class itself, which decides by it what to make", mode)
         self.strict = check.boolean("strict", strict)
         self.max_abandoned = check.integer("max_abandoned", max_abandoned)
         self._clock = check.instance("clock", clock, Clock, "a Clock or None")
@@ -190,8 +190,28 @@ class Timeout(Strategy[Never]):
             )
 
 
+_kinds: dict[tuple[type[Any], type[Any]], type[Any]] = {}
+
+
+def _mixed(cls: type[Timeout], kind: type[Any]) -> type[Any]:
+    """The class of a `Timeout` of one of the two kinds: for a user's subclass of `Timeout` itself, one that is both."""
+    if issubclass(kind, cls) or issubclass(cls, kind):
+        return kind if cls is Timeout else cls
+    found = _kinds.get((cls, kind))
+    if found is None:
+        fresh = type(
+            cls.__name__, (cls, kind), {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        )
+        found = _kinds.setdefault((cls, kind), fresh)
+    return found
+
+
 class _Cooperative(Timeout, Guard[Never]):
     """In the caller's thread."""
+
+    def run(self, call: Call[T], ctx: Context) -> T:
+        """See `Guard.run`."""
+        return Guard.run(self, call, ctx)
 
     def inline(self, inner: Run, clock: Clock) -> Inline:
         """See `Strategy.inline`."""
