@@ -11,7 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pyresil._functions import describe_function, require_plain_function
-from pyresil._stages import OFF, ORDER, STAGES, build_stage, known_options
+from pyresil._stages import OFF, ORDER, STAGES, build_stage, known_options, stage_of
 from pyresil.errors import ConfigurationError
 from pyresil.outcome import UNSET
 from pyresil.policy import Policy
@@ -285,6 +285,8 @@ def stage_decorator(
             raise ConfigurationError(
                 f"{word}: options cannot be given together with {first!r}, got {_shown(fields)}"
             )
+        if first is not False and stage_of(first) not in (word, None):
+            raise ConfigurationError(f"{word}: a ready strategy must be of that stage, got {first!r}")
         entry = OFF if first is False else first
     elif bare and (callable(first) or isinstance(first, classmethod)):
         return decorate(first, {word: fields})

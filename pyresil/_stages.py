@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from pyresil.errors import ConfigurationError
+from pyresil.errors import ConfigurationError, shown
 from pyresil.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -67,6 +67,15 @@ def strategy_class(word: str) -> type[Strategy[Any]]:
     return found
 
 
+def stage_of(strategy: Strategy[Any]) -> str | None:
+    """The stage whose class a strategy is of; None for AdaptiveBulkhead and for classes of users, which may stand anywhere."""
+    for base in type(strategy).__mro__:
+        for stage in STAGES.values():
+            if base.__name__ == stage.cls and base.__module__.startswith(stage.home):
+                return stage.word
+    return None
+
+
 def known_options(word: str) -> tuple[str, ...]:
     """The options of a stage by name, in the order of its constructor."""
     code = strategy_class(word).__init__.__code__
@@ -88,6 +97,8 @@ def parse_stage(word: str, value: Any, faults: list[str], where: str) -> Entry:
     if value is False:
         return OFF
     if isinstance(value, Strategy):
+        if stage_of(value) not in (word, None):
+            faults.append(f"{where} must be a {word} strategy, got {shown(value)}")
         return value
     if not isinstance(value, Mapping):
         return {STAGES[word].shorthand: value}

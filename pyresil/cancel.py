@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from pyresil._dispatch import post
 from pyresil._validate import Checker
 from pyresil._watchdog import call_later
-from pyresil.clock import SYSTEM, Parker
+from pyresil.clock import SYSTEM, Clock, Parker
 from pyresil.errors import CancelledError, TimeoutExceededError, report_exception
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyresil.clock import Clock, TimerHandle
+    from pyresil.clock import TimerHandle
     from pyresil.durations import Duration
 
 __all__ = ["CancelToken", "SignalSafeEvent"]
@@ -126,6 +126,7 @@ class CancelToken:
     def __init__(self, *, timeout: Duration | None = None, clock: Clock | None = None) -> None:
         check = Checker("cancel token")
         limit = check.optional_duration("timeout", timeout, positive=False)
+        check.instance("clock", clock, Clock, "a Clock or None")
         check.done()
         self._setup(clock or SYSTEM)
         if limit is not None:

@@ -7,10 +7,13 @@ import functools
 import pytest
 
 from pyresil import (
+    AdaptiveBulkhead,
     CircuitBreaker,
     ConfigurationError,
     Constant,
     Registry,
+    Retry,
+    Timeout,
     bulkhead,
     fallback,
     policy_of,
@@ -345,3 +348,22 @@ def test_all_faults_of_a_file_are_in_one_message(tmp_path):
         "presets.a.retry",
     ):
         assert part in str(caught.value)
+
+
+def test_a_ready_strategy_of_another_stage_is_refused():
+    with pytest.raises(
+        ConfigurationError, match=r"presets.carrier.retry must be a retry strategy, got CircuitBreaker"
+    ):
+        Registry(presets={"carrier": {"retry": CircuitBreaker(), "bulkhead": AdaptiveBulkhead()}})
+    with pytest.raises(
+        ConfigurationError, match="bulkhead: a ready strategy must be of that stage, got Timeout"
+    ):
+        bulkhead(Timeout("1s"))
+
+    class Mine(Retry):
+        pass
+
+    registry = Registry(
+        presets={"carrier": {"retry": Mine(), "bulkhead": AdaptiveBulkhead(), "timeout": Timeout("1s")}}
+    )
+    assert kinds(registry.policy("carrier")) == ["retry", "adaptive bulkhead", "timeout"]

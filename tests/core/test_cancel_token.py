@@ -237,3 +237,10 @@ def test_a_slow_callback_does_not_delay_those_who_wait():
     assert seen == []
     go_on.set()
     wait_until(lambda: seen == [1])
+
+
+def test_a_clock_that_is_none_is_refused_together_with_other_faults():
+    with pytest.raises(
+        ConfigurationError, match=r"timeout must be a duration.*clock must be a Clock or None, got 3"
+    ):
+        CancelToken(timeout=-1, clock=3)
