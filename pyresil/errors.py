@@ -63,10 +63,6 @@ def _picklable(value: object) -> Any:
     return value
 
 
-def _named(kind: str, name: str | None) -> str:
-    return f"{kind} {name!r}" if name else kind
-
-
 class PyresilError(Exception):
     """Base of every error that pyresil raises.
 
@@ -230,6 +226,12 @@ class RejectedError(PyresilError):
         super().__init__(message, policy)
         self.retry_after = retry_after
 
+    def _told(self, kind: str, name: str | None, what: str) -> str:
+        """The message; what has no name of its own is known by its policy's."""
+        text = f"{kind} {name!r} {what}" if name else f"{kind} {what}"
+        where = f" (policy {self.policy!r})" if self.policy and not name else ""
+        return f"{text}{where}{self._hint()}"
+
     def _hint(self) -> str:
         return "" if self.retry_after is None else f"; retry after {self.retry_after:.3g} s"
 
@@ -257,7 +259,7 @@ class CircuitOpenError(RejectedError):
         self.name = name
 
     def __str__(self) -> str:
-        return f"{_named('circuit', self.name)} is open{self._hint()}"
+        return self._told("circuit", self.name, "is open")
 
 
 class BulkheadFullError(RejectedError):
@@ -277,7 +279,7 @@ class BulkheadFullError(RejectedError):
 
     def __str__(self) -> str:
         why = "has no free slot" if self.reason == "full" else "had no free slot within the queue timeout"
-        return f"{_named('bulkhead', self.name)} {why}"
+        return self._told("bulkhead", self.name, why)
 
 
 class RateLimitedError(RejectedError):
@@ -297,7 +299,7 @@ class RateLimitedError(RejectedError):
         self.name = name
 
     def __str__(self) -> str:
-        return f"{_named('rate limit', self.name)} is used up{self._hint()}"
+        return self._told("rate limit", self.name, "is used up")
 
 
 class TimeoutSaturatedError(RejectedError):

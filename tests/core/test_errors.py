@@ -175,6 +175,15 @@ def test_texts_name_the_object():
     assert str(TimeoutExceededError(1.5, "carrier")) == "timed out after 1.5 s (policy 'carrier')"
     assert "'db'" in str(CircuitOpenError(3.25, None, "db"))
     assert "3.25" in str(CircuitOpenError(3.25, None, "db"))
+    assert (
+        str(CircuitOpenError(3.25, policy="carrier"))
+        == "circuit is open (policy 'carrier'); retry after 3.25 s"
+    )
+    assert (
+        str(RateLimitedError(1.0, policy="carrier"))
+        == "rate limit is used up (policy 'carrier'); retry after 1 s"
+    )
+    assert str(BulkheadFullError("full", policy="carrier")) == "bulkhead has no free slot (policy 'carrier')"
     assert "'exports'" in str(BulkheadFullError("full", "exports"))
     assert "queue timeout" in str(BulkheadFullError("queue-timeout"))
     assert "export" in str(LockLostError("export", 7, "deadline"))
