@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pyresil.decorators import rate_limit as rate_limit
     from pyresil.decorators import retry as retry
     from pyresil.decorators import timeout as timeout
+    from pyresil.durations import Duration as Duration
+    from pyresil.durations import RateLike as RateLike
     from pyresil.errors import BulkheadFullError as BulkheadFullError
     from pyresil.errors import CancelledError as CancelledError
     from pyresil.errors import CircuitOpenError as CircuitOpenError
@@ -54,14 +56,44 @@ if TYPE_CHECKING:
     from pyresil.errors import StoreUnavailableError as StoreUnavailableError
     from pyresil.errors import TimeoutExceededError as TimeoutExceededError
     from pyresil.errors import TimeoutSaturatedError as TimeoutSaturatedError
+    from pyresil.events import BulkheadRejected as BulkheadRejected
+    from pyresil.events import CacheHit as CacheHit
+    from pyresil.events import CacheMiss as CacheMiss
+    from pyresil.events import CacheRefreshFailed as CacheRefreshFailed
+    from pyresil.events import CacheStale as CacheStale
+    from pyresil.events import CircuitClosed as CircuitClosed
+    from pyresil.events import CircuitHalfOpened as CircuitHalfOpened
+    from pyresil.events import CircuitIsolated as CircuitIsolated
+    from pyresil.events import CircuitOpened as CircuitOpened
+    from pyresil.events import CircuitRejected as CircuitRejected
+    from pyresil.events import CircuitStoreError as CircuitStoreError
     from pyresil.events import Event as Event
+    from pyresil.events import Executed as Executed
+    from pyresil.events import FellBack as FellBack
+    from pyresil.events import Hedged as Hedged
+    from pyresil.events import IdempotencyLockLost as IdempotencyLockLost
+    from pyresil.events import IdempotencyRejected as IdempotencyRejected
+    from pyresil.events import IdempotencyReplayed as IdempotencyReplayed
+    from pyresil.events import JobSkipped as JobSkipped
+    from pyresil.events import LeadershipAcquired as LeadershipAcquired
+    from pyresil.events import LeadershipLost as LeadershipLost
+    from pyresil.events import LockAcquired as LockAcquired
+    from pyresil.events import LockLost as LockLost
+    from pyresil.events import LockRejected as LockRejected
+    from pyresil.events import LockReleased as LockReleased
+    from pyresil.events import LockRenewFailed as LockRenewFailed
+    from pyresil.events import RateLimited as RateLimited
+    from pyresil.events import Retried as Retried
+    from pyresil.events import TimedOut as TimedOut
     from pyresil.events import subscribe as subscribe
     from pyresil.locks.election import Election as Election
     from pyresil.locks.lease import Lease as Lease
     from pyresil.locks.locks import Locks as Locks
     from pyresil.outcome import Failure as Failure
+    from pyresil.outcome import Outcome as Outcome
     from pyresil.outcome import Success as Success
     from pyresil.outcome import caused_by as caused_by
+    from pyresil.outcome import status_of as status_of
     from pyresil.policy import Policy as Policy
     from pyresil.registry import Registry as Registry
     from pyresil.stores.backend import Backend as Backend
@@ -139,8 +171,40 @@ _HOMES = {
     "pyresil.context": ("Context", "current_context", "current_lease", "fencing_token"),
     "pyresil.cancel": ("CancelToken",),
     "pyresil.clock": ("Clock", "SystemClock"),
-    "pyresil.outcome": ("Success", "Failure", "caused_by"),
-    "pyresil.events": ("Event", "subscribe"),
+    "pyresil.outcome": ("Success", "Failure", "Outcome", "caused_by", "status_of"),
+    "pyresil.durations": ("Duration", "RateLike"),
+    "pyresil.events": (
+        "Event",
+        "subscribe",
+        "BulkheadRejected",
+        "CacheHit",
+        "CacheMiss",
+        "CacheRefreshFailed",
+        "CacheStale",
+        "CircuitClosed",
+        "CircuitHalfOpened",
+        "CircuitIsolated",
+        "CircuitOpened",
+        "CircuitRejected",
+        "CircuitStoreError",
+        "Executed",
+        "FellBack",
+        "Hedged",
+        "IdempotencyLockLost",
+        "IdempotencyRejected",
+        "IdempotencyReplayed",
+        "JobSkipped",
+        "LeadershipAcquired",
+        "LeadershipLost",
+        "LockAcquired",
+        "LockLost",
+        "LockRejected",
+        "LockReleased",
+        "LockRenewFailed",
+        "RateLimited",
+        "Retried",
+        "TimedOut",
+    ),
     "pyresil.locks.locks": ("Locks",),
     "pyresil.locks.lease": ("Lease",),
     "pyresil.locks.election": ("Election",),

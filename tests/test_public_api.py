@@ -106,3 +106,12 @@ def test_the_shipped_list_of_the_public_api_is_up_to_date():
     assert api.FILE.read_text(encoding="utf-8") == api.text(), (
         "the public API changed: run python -m tests.support.api --write, and say so in CHANGELOG.md"
     )
+
+
+@pytest.mark.parametrize(
+    "module", ["errors", "events", "outcome", "context", "strategy", "policy", "decorators", "registry"]
+)
+def test_what_public_modules_offer_comes_from_the_package(module):
+    home = importlib.import_module(f"pyresil.{module}")
+    for name in home.__all__:
+        assert getattr(pyresil, name) is getattr(home, name)
