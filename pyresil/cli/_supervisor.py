@@ -229,6 +229,7 @@ class Supervisor:
         elif wants_terminal or self._stop_passed_on or (terminal.given and number in _STOPS):
             self._stop_passed_on = False
             terminal.take_back(self._group)
+            self.worker.rest(_STOP_PATIENCE)
             stopped = self.signals.stop_self()
             if wants_terminal and not stopped:
                 # Nobody can ever bring us to the foreground: what the kernel does to such a group.
@@ -303,3 +304,5 @@ class Supervisor:
 
 
 _STOPS = (*TERMINAL_STOPS, signal.SIGSTOP)
+#: How long Ctrl-Z waits for a renewal that is under way, in seconds.
+_STOP_PATIENCE = 1.0

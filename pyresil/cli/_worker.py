@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
@@ -78,6 +79,14 @@ class Worker:
             found.append(self._answers.popleft())
         self.outstanding -= len(found)
         return found
+
+    def rest(self, timeout: float) -> None:
+        """Wait until a job that is under way has been done, but no longer than ``timeout`` seconds.
+
+        For a process that is about to be stopped: a file that it has locked for a moment would stay locked for all others.
+        """
+        if self.outstanding > len(self._answers):
+            select.select([self.reader], [], [], timeout)
 
     def _serve(self) -> None:
         while os.read(self._wake_reader, 1):
