@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from pyresil.errors import ConfigurationError
+from pyresil.errors import ConfigurationError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -109,7 +109,7 @@ class ArgumentsKey:
             return self.prefix + key if self.prefix else key
         except TypeError as error:
             raise ConfigurationError(
-                f"cached: an argument of {self.function!r} cannot be part of a cache key ({error}); give key="
+                f"cached: an argument of {shown(self.function)} cannot be part of a cache key ({error}); give key="
             ) from error
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

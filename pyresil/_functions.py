@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pyresil.errors import shown
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -34,7 +36,7 @@ def describe_function(fn: Any) -> str:
     if isinstance(fn, functools.partial):
         return describe_function(fn.func)
     name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None)
-    return name if isinstance(name, str) else repr(fn)
+    return name if isinstance(name, str) else shown(fn)
 
 
 def require_plain_function(fn: Any, policy: str | None = None) -> None:
@@ -44,7 +46,7 @@ def require_plain_function(fn: Any, policy: str | None = None) -> None:
         TypeError: It cannot be called, or is an async or generator function.
     """
     if not callable(fn):
-        raise TypeError(f"only a callable can be decorated, got {fn!r}")
+        raise TypeError(f"only a callable can be decorated, got {shown(fn)}")
     flags = _flags(fn)
     under = f" (policy {policy!r})" if policy else ""
     if flags & (_COROUTINE | _ASYNC_GENERATOR | _ITERABLE_COROUTINE):

@@ -150,7 +150,12 @@ class CancelledError(PyresilError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return "cancelled" if self.reason is None else f"cancelled: {self.reason}"
+        if self.reason is None:
+            return "cancelled"
+        try:
+            return f"cancelled: {self.reason}"
+        except Exception:  # somebody's own ``__str__``
+            return f"cancelled: {shown(self.reason)}"
 
 
 class RecursiveLoadError(PyresilError):
@@ -167,7 +172,7 @@ class RecursiveLoadError(PyresilError):
         self.key = key
 
     def __str__(self) -> str:
-        return f"the load of cache key {self.key!r} asks for the same key"
+        return f"the load of cache key {shown(self.key)} asks for the same key"
 
 
 class StoreError(PyresilError):

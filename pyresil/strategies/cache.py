@@ -221,7 +221,7 @@ class Cache(Strategy[Never], Forkable):
             found = self._arguments
         if found.function is not function and found.function != function:
             raise ConfigurationError(
-                f"{self._subject}: two functions cannot share a cache without key=, got {function!r}"
+                f"{self._subject}: two functions cannot share a cache without key=, got {shown(function)}"
             )
         return found
 

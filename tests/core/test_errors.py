@@ -11,17 +11,20 @@ import pytest
 import pyresil
 from pyresil import (
     BulkheadFullError,
+    Cache,
     CancelledError,
     CircuitOpenError,
     ConfigurationError,
     LockError,
     LockLostError,
     LockNotAcquiredError,
+    Policy,
     PolicyUsageError,
     PyresilError,
     RateLimitedError,
     RecursiveLoadError,
     RejectedError,
+    Retry,
     StoreError,
     StoreUnavailableError,
     TimeoutExceededError,
@@ -188,3 +191,20 @@ def test_texts_name_the_object():
     assert "queue timeout" in str(BulkheadFullError("queue-timeout"))
     assert "export" in str(LockLostError("export", 7, "deadline"))
     assert repr(StoreError("bad")) == "StoreError('bad')"
+
+
+def test_texts_of_errors_survive_what_they_name():
+    class Hostile:
+        __hash__ = None
+
+        def __repr__(self):
+            raise RuntimeError("no repr")
+
+        def __call__(self, argument):
+            return argument
+
+    assert str(CancelledError(Hostile())) == "cancelled: <Hostile>"
+    assert str(RecursiveLoadError(Hostile())) == "the load of cache key <Hostile> asks for the same key"
+    assert Policy(Retry())(Hostile())(7) == 7
+    with pytest.raises(ConfigurationError, match="an argument of <Hostile> cannot be part of a cache key"):
+        Policy(Cache()).call(Hostile(), [Hostile()])
