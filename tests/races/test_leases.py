@@ -73,7 +73,7 @@ def test_a_release_and_a_loss_at_once_are_one_of_them():
         released, _ = at_once(lease.release, lambda: clock.advance(0.3))
         clock.advance(0)
         if not released:  # the watchdog may be in the middle of it, on a busy machine for long
-            wait_until(lambda: lost, 10)
+            wait_until(lost.__len__, 10)
         assert (released, lost, lease.lost.is_set()) in [(True, [], False), (False, [lease], True)]
         assert not lease.held
         ended["released" if released else "lost"] += 1
