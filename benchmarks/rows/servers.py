@@ -166,6 +166,13 @@ def cachetools_cache():
     return hit(c.cached(c.TTLCache(maxsize=1024, ttl=3600), lock=threading.RLock())(load))
 
 
+def cachetools_single_flight():
+    import threading
+
+    c = need("cachetools")
+    return hit(c.cached(c.TTLCache(maxsize=1024, ttl=3600), condition=threading.Condition())(load))
+
+
 def dogpile_cache():
     region = need("dogpile.cache").make_region().configure("dogpile.cache.memory", expiration_time=3600)
     return hit(region.cache_on_arguments()(load))
@@ -180,8 +187,13 @@ CACHE = Row(
     "A value that is there, for an hour.",
     (
         Contender("pyresil (decorator)", our_cache),
-        Contender("cachetools", cachetools_cache, "with its lock"),
-        Contender("dogpile.cache", dogpile_cache),
+        Contender("cachetools", cachetools_cache, "with its lock; misses stampede"),
+        Contender("cachetools, single flight", cachetools_single_flight, "with its condition"),
+        Contender("dogpile.cache", dogpile_cache, "single flight"),
+    ),
+    (
+        Target("pyresil (decorator)", 0.5, "cachetools, single flight"),
+        Target("pyresil (decorator)", 0.5, "dogpile.cache"),
     ),
 )
 
