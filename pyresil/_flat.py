@@ -14,6 +14,7 @@ behind.
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyresil._observe import observed_call
@@ -50,16 +51,18 @@ class Inline(NamedTuple):
     transparent: bool = False
 
 
+CO_VARARGS, CO_VARKEYWORDS = 0x04, 0x08  # inspect's, without importing it
+
 _TEMPLATE = """\
 def make(fn, owner, get, put, context, heard, observed, run{names}):
-    def call({parameters}*args, **kwargs):
+    def call({parameters}):
         if heard:
-            return observed(owner, run, fn, args, kwargs)
+            return observed(owner, run, fn, {given})
 {shortcut}\
         outer = get()
         while outer is not None and outer[0] is None:
             outer = outer[3]
-        cell = [owner, args, kwargs, outer{extra}]
+        cell = [owner, {kept}, outer{extra}]
         try:
             put(cell)
 {body}
@@ -71,6 +74,9 @@ def make(fn, owner, get, put, context, heard, observed, run{names}):
                 head._close()
     return call
 """
+
+#: The call of the work; with keywords only where there are some, since they cost a dict.
+_CALL = "value = fn(*args, **kwargs) if kwargs else fn(*args)"
 
 _NESTED = """\
 def make(inner{names}):
@@ -135,7 +141,7 @@ class Maker:
         self._owner = owner
         self._run = run
         self._shortcut = next((inline.shortcut for inline in inlines if not inline.transparent), None)
-        body = ["value = fn(*args, **kwargs) if kwargs else fn(*args)"]
+        body = [_CALL]
         self._names: dict[str, Any] = {}
         for level in range(len(inlines) - 1, -1, -1):
             self._names.update({f"_{level}_{name}": value for name, value in inlines[level].names.items()})
@@ -150,13 +156,16 @@ class Maker:
         if found is not None:
             shortcut = "".join(f"        {line}\n" for line in found[0].replace("$", "_s_").splitlines())
             names = {**names, **{f"_s_{name}": value for name, value in found[1].items()}}
+        bare = fn is not None and found is None and _takes_nothing(fn)
         source = _TEMPLATE.format(
             names="".join(f", {name}" for name in names),
             shortcut=shortcut,
-            parameters="fn, /, " if fn is None else "",
+            parameters="" if bare else "*args, **kwargs" if fn is not None else "fn, /, *args, **kwargs",
+            given="(), {}" if bare else "args, kwargs",
+            kept="(), None" if bare else "args, kwargs",
             extra=", fn" if fn is None else "",
             gone="cell[4] = " if fn is None else "",
-            body=self._body,
+            body=self._body.replace(_CALL, "value = fn()") if bare else self._body,
         )
         made: Callable[..., Any] = _made(source)(
             fn,
@@ -170,6 +179,14 @@ class Maker:
             *names.values(),
         )
         return made
+
+
+def _takes_nothing(fn: Callable[..., Any]) -> bool:
+    """Whether it is a plain function without parameters: it is called as such, without packing what it does not get."""
+    if type(fn) is not FunctionType:
+        return False
+    code = fn.__code__
+    return not (code.co_argcount or code.co_kwonlyargcount or code.co_flags & (CO_VARARGS | CO_VARKEYWORDS))
 
 
 def flatten(owner: Owner, inlines: Sequence[Inline | None], run: Run) -> Maker | None:

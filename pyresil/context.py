@@ -348,7 +348,7 @@ def _context_in(cell: list[Any]) -> Context | None:
     ctx = Context()
     ctx._owner = owner
     fn = cell[4] if owner.fn is None else owner.fn
-    ctx._work = (fn, cell[1], cell[2])
+    ctx._work = (fn, cell[1], cell[2] or {})
     parent = _resolve(cell[3])
     if parent is not None:
         ctx._inherit(parent)

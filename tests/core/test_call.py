@@ -328,3 +328,42 @@ def test_an_own_strategy_must_implement_run():
 def test_refusal_tells_where_it_stands():
     with pytest.raises(ConfigurationError, match="policy 'carrier': argument 2 must be a strategy"):
         Policy(Retry(), add, name="carrier")
+
+
+def test_a_function_without_parameters_is_called_as_such():
+    seen = []
+
+    @Policy(Retry(2, Constant(0)), name="carrier")
+    def work():
+        ctx = current_context()
+        seen.append((ctx.args, ctx.kwargs, ctx.arguments(), ctx.attempt))
+        if len(seen) == 1:
+            raise ConnectionError
+        return "done"
+
+    assert work() == "done"
+    assert seen == [((), {}, {}, 1), ((), {}, {}, 2)]
+    # What does not fit is the caller's mistake: told at once, and neither retried nor counted.
+    with pytest.raises(TypeError, match=r"work\(\) takes 0 positional arguments but 1 was given"):
+        work(1)
+    with pytest.raises(TypeError, match=r"work\(\) got an unexpected keyword argument 'x'"):
+        work(x=1)
+    assert len(seen) == 2
+
+
+def test_functions_with_any_parameters_get_all_of_them():
+    policy = Policy(Retry(2))
+
+    def keyword_only(*, x):
+        return x
+
+    def rest(*args):
+        return args
+
+    def keywords(**kwargs):
+        return kwargs
+
+    assert policy(keyword_only)(x=1) == 1
+    assert policy(rest)(1, 2) == (1, 2)
+    assert policy(keywords)(x=1) == {"x": 1}
+    assert policy(lambda: 7)() == 7
