@@ -58,3 +58,8 @@ def test_a_page_keeps_to_the_template_and_to_the_code(name):
             if field.strip() not in {"", "-", "–"}
         ]
         assert fields == list(kind.fields[3:]), cells[0]
+
+
+def test_every_strategy_has_a_page():
+    assert {path.stem for path in PAGES.glob("*.md")} == set(CLASSES)
+    assert set(CLASSES.values()) <= set(pyresil.__all__)
