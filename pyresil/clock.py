@@ -111,7 +111,13 @@ class Clock(ABC):
     def spawn(self, target: Callable[[], object], name: str) -> threading.Thread:
         """Start a daemon thread of the library that runs ``target``."""
         thread = threading.Thread(target=target, name=name, daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except KeyError as error:
+            # A signal handler raised in the middle: CPython's own tidying up trips over the thread that did start.
+            if error.__context__ is None:
+                raise
+            raise error.__context__ from None
         return thread
 
     def call_later(self, delay: float, action: Callable[[], object]) -> TimerHandle | None:
