@@ -1,14 +1,14 @@
 """Daemon threads on which work runs that its caller may walk away from, and the calls that are handed to them.
 
-Idle workers are used again: handing a call to a thread that waits for one costs a fraction of starting a thread. A worker that had nothing to do for
-`IDLE` seconds ends. Nothing waits for workers when the interpreter exits, and a forked child starts with none. A clock that
-moves by hand gets a fresh thread for each job, through its own `Clock.spawn`.
+Idle workers are used again: handing a call to a thread that waits for one costs a fraction of starting a thread. A worker
+that had nothing to do for `IDLE` seconds ends. Nothing waits for workers when the interpreter exits, and a forked child
+starts with none. A clock that moves by hand gets a fresh thread for each job, through its own `Clock.spawn`.
 """
 
 from __future__ import annotations
 
 import os
-import threading
+import queue
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
@@ -30,23 +30,18 @@ IDLE = 10.0
 _NAME = "pyresil-worker"
 
 
-class _Seat:
-    """Where one worker waits for its next job."""
-
-    __slots__ = ("job", "lock")
-
-    def __init__(self) -> None:
-        self.job: Callable[[], object] | None = None
-        # Looked up at use: gevent may have replaced it since this module was imported. Taken, and let go by who has a job.
-        self.lock = threading.Lock()  # noqa: TID251 - nobody holds it, it is what the worker sleeps on
-        self.lock.acquire()
-
-
 class Workers:
-    """The idle workers of this process, the last to become idle first: the others then have their time to end."""
+    """The workers of this process, and the jobs that wait for one that is free or about to be.
+
+    A worker that ends a job takes the next one that waits, which under load is mostly there already: that spares the wait
+    for another thread to wake up.
+    """
 
     def __init__(self) -> None:
-        self._idle: list[_Seat] = []
+        # Looked up at use: gevent may have replaced it since this module was imported.
+        self._jobs: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        # One for each worker that is free or about to be, and that no job counts on.
+        self._free: list[None] = []
 
     def submit(self, job: Callable[[], object]) -> None:
         """Run ``job()`` on an idle worker, else on a new one.
@@ -55,34 +50,42 @@ class Workers:
             RuntimeError: No thread can be started: the system has none left, or the interpreter is shutting down.
         """
         try:
-            seat = self._idle.pop()
+            self._free.pop()
         except IndexError:
             # In a box that the worker empties: the thread keeps what it was started with for as long as it lives.
             box = [job]
             SYSTEM.spawn(lambda: self._work(box), _NAME)
         else:
-            seat.job = job
-            seat.lock.release()
+            self._jobs.put(job)
 
     def _work(self, box: list[Callable[[], object]]) -> None:
         job: Callable[[], object] | None = box.pop()
-        seat = _Seat()
         while job is not None:
             try:
                 job()
             except Exception:
                 report_exception("a worker's job raised")
-            job = seat.job = None
+            job = None
             if _workers is not self:
                 return  # the work forked, and this is the child
-            self._idle.append(seat)
-            if not seat.lock.acquire(timeout=IDLE):
-                try:
-                    self._idle.remove(seat)
-                except ValueError:
-                    # Somebody took the seat and is about to leave a job on it, unless a signal handler raised there.
-                    seat.lock.acquire(timeout=IDLE)
-            job = seat.job
+            self._free.append(None)
+            job = self._next()
+
+    def _next(self) -> Callable[[], object] | None:
+        """The next job, or None when there was none for a while."""
+        try:
+            return self._jobs.get(timeout=IDLE)
+        except queue.Empty:
+            pass
+        try:
+            self._free.pop()
+        except IndexError:
+            # Somebody counts on this worker and is about to leave a job, unless a signal handler raised there.
+            try:
+                return self._jobs.get(timeout=IDLE)
+            except queue.Empty:
+                pass
+        return None
 
 
 class Handed:

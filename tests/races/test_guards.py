@@ -16,6 +16,7 @@ from pyresil import (
     Timeout,
     TimeoutExceededError,
     TimeoutSaturatedError,
+    _workers,
 )
 from tests.support.processes import wait_until
 
@@ -170,6 +171,19 @@ def test_calls_in_worker_threads_do_not_mix_up_results():
     def run(number):
         for turn in range(100):
             assert policy.call(lambda a, b: (a, b), number, turn) == (number, turn)
+
+    together(6, run)
+
+
+def test_no_call_is_left_with_a_worker_that_ends(monkeypatch):
+    monkeypatch.setattr(_workers, "IDLE", 0.0005)
+    monkeypatch.setattr(_workers, "_workers", _workers.Workers())
+    policy = Policy(Timeout("10s", mode="abandon"))
+
+    def run(number):
+        for turn in range(60):
+            assert policy.call(lambda a: a, turn) == turn
+            time.sleep(0.0005 * (turn % 3))
 
     together(6, run)
 
