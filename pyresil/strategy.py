@@ -90,7 +90,7 @@ class Strategy(ABC, Generic[F_co]):
 
         ``clock`` is the policy's. Strategies that offer their hot path as source are made of that.
         """
-        inline = None if goes_own_way(type(self), *_FORMS) else self.inline(inner, clock)
+        inline = hot_path(self, inner, clock, changes=_FORMS)
         if inline is not None:
             return nested(inline, inner)
 
@@ -146,33 +146,26 @@ class Strategy(ABC, Generic[F_co]):
             self._clock = clock
 
 
-#: What a subclass changes when it does something else than the strategy whose hot path it inherits.
+#: What a subclass changes when it does something else than the strategy whose compiled form it inherits.
 _FORMS = ("run", "enter", "exit")
 
 
-def goes_own_way(cls: type[Strategy[Any]], *methods: str) -> bool:
-    """Whether a class changes one of these methods below the class that offers the hot path."""
-    for base in cls.__mro__:
-        if "inline" in vars(base):
-            return False
-        if any(method in vars(base) for method in methods):
-            return True
-    return True
+def _speaks_for(cls: type[Strategy[Any]], offers: tuple[str, ...], changes: tuple[str, ...]) -> bool:
+    """Whether one of the methods ``offers`` still says what ``cls`` does: nothing below it has one of ``changes``."""
+    nearest = next(vars(base) for base in cls.__mro__ if not vars(base).keys().isdisjoint(offers + changes))
+    return any(method in nearest for method in offers)
 
 
 def compiles(strategy: Strategy[Any]) -> bool:
-    """Whether its class does not change what it inherits a compiled form of."""
-    for base in type(strategy).__mro__:
-        if "compile" in vars(base) or "inline" in vars(base):
-            return True
-        if any(form in vars(base) for form in _FORMS):
-            return False
-    return True
+    """Whether its `compile` stands for it; else the generic one does, around its `run`."""
+    return _speaks_for(type(strategy), ("compile", "inline"), _FORMS)
 
 
-def hot_path(strategy: Strategy[Any], inner: Run, clock: Clock) -> Inline | None:
-    """The hot path of a strategy as a part of its policy's, unless its class goes a way of its own."""
-    return None if goes_own_way(type(strategy), "compile", *_FORMS) else strategy.inline(inner, clock)
+def hot_path(
+    strategy: Strategy[Any], inner: Run, clock: Clock, changes: tuple[str, ...] = ("compile", *_FORMS)
+) -> Inline | None:
+    """The hot path of a strategy as source, unless its class goes a way of its own: has one of ``changes``."""
+    return strategy.inline(inner, clock) if _speaks_for(type(strategy), ("inline",), changes) else None
 
 
 class Guard(Strategy[F_co]):
