@@ -83,6 +83,12 @@ def known_options(word: str) -> tuple[str, ...]:
     return (*tuple(name for name in names if name != "clock"), "clock")
 
 
+def required_options(word: str) -> tuple[str, ...]:
+    """The options that a stage cannot be built without: the constructor's positional ones that have no default."""
+    make = strategy_class(word).__init__
+    return make.__code__.co_varnames[1 : make.__code__.co_argcount - len(make.__defaults__ or ())]
+
+
 def parse_stage(word: str, value: Any, faults: list[str], where: str) -> Entry:
     """Read what a stage was configured with.
 
@@ -147,11 +153,7 @@ def build_stage(
         options.setdefault("name", name)
     if clock is not None:
         options.setdefault("clock", clock)
-    try:
-        return strategy_class(word)(**options)
-    except TypeError as error:
-        if isinstance(error, ConfigurationError):
-            raise
-        raise ConfigurationError(
-            f"{word}: {str(error).partition('() ')[2] or error}, got {dict(fields)!r}"
-        ) from None
+    missing = [option for option in required_options(word) if option not in options]
+    if missing:
+        raise ConfigurationError(f"{word}: {' and '.join(missing)} must be given")
+    return strategy_class(word)(**options)

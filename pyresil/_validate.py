@@ -75,17 +75,10 @@ class Checker:
     def duration(self, field: str, value: Duration, *, positive: bool = True, minimum: float = 0.0) -> float:
         """A duration in seconds; above 0 unless ``positive`` is off, and at least ``minimum`` seconds."""
         try:
-            result = seconds(value)
+            return seconds(value, minimum, open_low=positive and not minimum)
         except ValueError as error:
             self.faults.append(f"{field} {error}")
-            return 1.0
-        if positive and result <= 0.0:
-            self.fault(field, "a duration above 0", value)
-            return 1.0
-        if result < minimum:
-            self.fault(field, f"a duration of at least {minimum:g} s", value)
-            return minimum
-        return result
+            return max(minimum, 1.0)
 
     def optional_duration(
         self, field: str, value: Duration | None, *, positive: bool = True, minimum: float = 0.0

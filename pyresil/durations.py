@@ -51,17 +51,19 @@ def _decimal(text: str) -> float | None:
     return float(text)
 
 
-def seconds(value: Duration) -> float:
+def seconds(value: Duration, minimum: float = 0.0, *, open_low: bool = False) -> float:
     """Turn a duration into seconds.
 
     Args:
         value: Seconds (int or float), a ``timedelta``, or a string with one unit (us, ms, s, m, h, d).
+        minimum: The least that is accepted, in seconds; itself excluded with ``open_low``.
+        open_low: See ``minimum``.
 
     Returns:
-        A finite float, 0 or more and at most 100 years.
+        A finite float from ``minimum`` to 100 years.
 
     Raises:
-        ValueError: It is none of these, a bool, not finite, negative, or longer than 100 years.
+        ValueError: It is none of these, a bool, not finite, less than ``minimum``, or longer than 100 years.
     """
     result: float | None = None
     if isinstance(value, str):
@@ -83,8 +85,15 @@ def seconds(value: Duration) -> float:
         except (TypeError, ValueError):  # the class itself, or something else with such a name
             result = None
     # The comparison is also what refuses NaN.
-    if result is None or not 0.0 <= result <= LONGEST:
-        raise ValueError(f"must be a duration of 0 or more ({FORMS}), got {shown(value)}")
+    if result is None or not minimum <= result <= LONGEST or (open_low and result == minimum):
+        least = (
+            f"above {minimum:g}" if open_low else f"of at least {minimum:g} s" if minimum else "of 0 or more"
+        )
+        if result is None or not result >= 0.0:
+            least += f" ({FORMS})"
+        elif result > LONGEST:
+            least += " and at most 100 years"
+        raise ValueError(f"must be a duration {least}, got {shown(value)}")
     return result
 
 

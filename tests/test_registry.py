@@ -155,7 +155,7 @@ def test_named_instances(registry):
     assert set(registry.breakers()) == {"carrier", "fresh"}
     assert set(registry.bulkheads()) == {"carrier"}
     assert registry.rate_limits() == {}
-    with pytest.raises(ConfigurationError, match=r"rate_limit: missing .* 'limit'"):
+    with pytest.raises(ConfigurationError, match=r"rate_limit: limit must be given"):
         registry.rate_limit("api")
     limited = Registry(defaults={"rate_limit": {"limit": "5/s"}})
     assert limited.rate_limit("api") is limited.rate_limits()["api"]

@@ -51,6 +51,23 @@ def test_refused_durations(value):
         seconds(value)
 
 
+@pytest.mark.parametrize(
+    ("value", "bounds", "text"),
+    [
+        (-1, {}, r"must be a duration of 0 or more \(seconds, .*\), got -1"),
+        (0, {"open_low": True}, "must be a duration above 0, got 0"),
+        (-1, {"open_low": True}, r"must be a duration above 0 \(seconds, .*\), got -1"),
+        ("1ms", {"minimum": 0.5}, "must be a duration of at least 0.5 s, got '1ms'"),
+        ("x", {"minimum": 0.5}, r"must be a duration of at least 0.5 s \(seconds, .*\), got 'x'"),
+        ("99999d", {}, "must be a duration of 0 or more and at most 100 years, got '99999d'"),
+        (float("inf"), {"open_low": True}, "must be a duration above 0 and at most 100 years, got inf"),
+    ],
+)
+def test_the_text_names_the_bound_that_was_broken(value, bounds, text):
+    with pytest.raises(ValueError, match=f"^{text}$"):
+        seconds(value, **bounds)
+
+
 @given(st.floats(0, 1e6))
 def test_any_number_of_milliseconds(number):
     assert seconds(f"{number:.6f}ms") == pytest.approx(number / 1000, abs=1e-6)

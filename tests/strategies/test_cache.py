@@ -403,7 +403,7 @@ def test_two_keys_that_wait_for_each_other_are_noticed():
     ("options", "message"),
     [
         ({"ttl": 0}, "ttl must be a duration above 0, got 0"),
-        ({"ttl": "x"}, "ttl must be a duration of 0 or more .*got 'x'"),
+        ({"ttl": "x"}, "ttl must be a duration above 0 .*got 'x'"),
         ({"stale_ttl": -1}, "stale_ttl must be a duration of 0 or more .*got -1"),
         ({"max_entries": True}, "max_entries must be a positive integer, got True"),
         ({"refresh": "later"}, "refresh must be one of 'background', 'inline', got 'later'"),

@@ -92,12 +92,9 @@ def limits_of(timeout: Any) -> Limits:
 
 def _positive(value: Any) -> float:
     try:
-        limit = seconds(value)
+        return seconds(value, open_low=True)
     except ValueError as error:
         raise ConfigurationError(f"request: timeout {error}") from None
-    if limit <= 0.0:
-        raise ConfigurationError(f"request: timeout must be above 0, got {value!r}")
-    return limit
 
 
 _UNLIMITED = Limits(None)

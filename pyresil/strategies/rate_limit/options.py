@@ -35,12 +35,11 @@ def spec_of(check: Checker, limit: Any, algorithm: Any, segments: Any, burst: An
         check.faults.append(f"limit {error}")
     word = check.choice("algorithm", algorithm, ALGORITHMS)
     parts = check.integer("segments", segments, 1, _MOST_SEGMENTS)
-    buckets = word in ("token-bucket", "gcra")
-    if burst is None:
-        size = 1 if word == "gcra" else rate.permits
-    else:
-        size = check.integer("burst", burst)
-        if not buckets:
+    size = 1 if word == "gcra" else rate.permits
+    if burst is not None:
+        if word in ("token-bucket", "gcra"):
+            size = check.integer("burst", burst)
+        else:
             check.fault("burst", "None: only token-bucket and gcra have one", burst)
     return Spec(word, rate.permits, rate.window, size, parts)
 
