@@ -7,6 +7,7 @@ Servers start when a test first asks for them, serve the whole run, and are stop
 - `new_valkey`, `new_postgres`, `new_cluster`, `new_sentinel`, `new_proxy`, `new_gunicorn`, `spawn`: factories of a test's own
   servers and processes, which it may pause, kill and restart; gone at the test's end.
 - `valkey_cluster`: three nodes, shared.
+- `postgres_store`, `raw`: a lock store, and plain SQL, on a test's own database.
 """
 
 from __future__ import annotations
@@ -133,6 +134,30 @@ def postgres_url(postgres):
 
 
 @pytest.fixture
+def postgres_store(postgres_url):
+    """A `PostgresLockStore` with its tables on `postgres_url`."""
+    from pyresil.stores.postgres import PostgresLockStore
+
+    with PostgresLockStore(postgres_url) as store:
+        store.create_tables()
+        yield store
+
+
+@pytest.fixture
+def raw(postgres_url):
+    """`raw(sql, *values)`: runs a statement on `postgres_url` and returns its rows, if it has any."""
+    import psycopg
+
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+
+        def execute(sql, *values):
+            cursor = connection.execute(sql, values)
+            return cursor.fetchall() if cursor.description else []
+
+        yield execute
+
+
+@pytest.fixture
 def prefix():
     """A key prefix that no other test uses."""
     return f"t{uuid.uuid4().hex[:10]}:"
@@ -199,6 +224,14 @@ def spawn(tmp_path, _test_servers):
         return process
 
     return start
+
+
+@pytest.fixture
+def clock():
+    """A `ManualClock`."""
+    from pyresil.testing import ManualClock
+
+    return ManualClock()
 
 
 @pytest.fixture

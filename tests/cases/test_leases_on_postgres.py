@@ -17,21 +17,8 @@ pytestmark = pytest.mark.server
 
 
 @pytest.fixture
-def store(postgres_url):
-    with PostgresLockStore(postgres_url) as made:
-        made.create_tables()
-        yield made
-
-
-@pytest.fixture
-def raw(postgres_url):
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-
-        def execute(sql, *values):
-            cursor = connection.execute(sql, values)
-            return cursor.fetchall() if cursor.description else []
-
-        yield execute
+def store(postgres_store):
+    return postgres_store
 
 
 def backend_of(store):

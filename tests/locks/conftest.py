@@ -4,13 +4,7 @@ import pytest
 
 from pyresil.locks import Locks
 from pyresil.stores.memory import MemoryLockStore
-from pyresil.testing import ManualClock
 from tests.locks.faults import FaultyStore
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pyresil.context import current_context, current_lease
 from pyresil.errors import CancelledError, ConfigurationError, LockError, LockLostError
 from pyresil.locks import Locks
 from pyresil.stores.memory import MemoryLockStore
-from pyresil.testing import ManualClock, record_events
+from pyresil.testing import record_events
 from tests.locks.faults import FaultyStore
 from tests.support.processes import wait_until
 
@@ -49,11 +49,6 @@ def instances(clock, count=2, ttl="30s"):
         one.can_wait = True
         one.wait_for_release, one._wake = store.wait_for_release, store._wake
     return faulty, [Locks(one, ttl=ttl, clock=clock) for one in faulty]
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 def test_one_leads_and_hands_over_when_stopped(clock):

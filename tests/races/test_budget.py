@@ -2,34 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-import threading
-
 import pytest
 
 from pyresil import RetryBudget
-
-
-@pytest.fixture(autouse=True)
-def switching():
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-def together(count, work):
-    barrier = threading.Barrier(count)
-
-    def run(number):
-        barrier.wait()
-        work(number)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+from tests.support.threads import together
 
 
 def test_exactly_as_many_retries_as_there_are():

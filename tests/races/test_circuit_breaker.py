@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 
 import pytest
@@ -11,38 +10,9 @@ import pytest
 from pyresil import CircuitBreaker, CircuitOpenError, CircuitState, Policy, subscribe
 from pyresil._engine.windows import FAILED, SLOW, Rules
 from pyresil.testing import ManualClock
+from tests.support.threads import together
 
 THREADS = 8
-
-
-@pytest.fixture(autouse=True)
-def tiny_switch_interval():
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-def together(work, threads=THREADS):
-    """Run `work(number)` in so many threads, from one barrier; what one of them raises is raised."""
-    barrier = threading.Barrier(threads)
-    errors = []
-
-    def run(number):
-        barrier.wait()
-        try:
-            work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    all_of_them = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
-    for thread in all_of_them:
-        thread.start()
-    for thread in all_of_them:
-        thread.join(25)
-        assert not thread.is_alive()
-    if errors:
-        raise errors[0]
 
 
 def test_a_count_window_counts_exactly():
@@ -52,7 +22,7 @@ def test_a_count_window_counts_exactly():
         for step in range(3_000):
             window.record((FAILED if step % 3 == 0 else 0) | (SLOW if step % 5 == 0 else 0), 0.0)
 
-    together(work)
+    together(THREADS, work)
     assert (window.calls, window.failures, window.slow) == (24_000, 8_000, 4_800)
     assert sum(window.ring) == 8_000 * FAILED + 4_800 * SLOW
 
@@ -64,7 +34,7 @@ def test_a_small_count_window_agrees_with_its_ring_after_many_rounds():
         for step in range(3_000):
             window.record((step * 7 + number) % 4, 0.0)
 
-    together(work)
+    together(THREADS, work)
     assert window.calls == 7
     assert window.failures == sum(1 for bits in window.ring if bits & FAILED)
     assert window.slow == sum(1 for bits in window.ring if bits & SLOW)
@@ -79,7 +49,7 @@ def test_a_time_window_loses_no_call_while_its_segments_turn():
             # Every thread runs through nine segments, so that they turn while others record.
             window.record(step % 4, next(ticks) * 50.0)
 
-    together(work)
+    together(THREADS, work)
     assert window.number == 7
     assert (window.calls, window.failures, window.slow) == (16_000, 8_000, 8_000)
     assert sum(segment[1] for segment in window.past) + window.own == 16_000
@@ -101,7 +71,7 @@ def test_calls_through_a_policy_are_counted_exactly(window):
             else:
                 call(int)
 
-    together(work)
+    together(THREADS, work)
     assert breaker.stats()[1:3] == (8_000, 2_000)
 
 
@@ -121,7 +91,7 @@ def test_it_opens_once_however_many_threads_reach_the_rate():
                     call(fail)
 
         try:
-            together(work)
+            together(THREADS, work)
         finally:
             unsubscribe()
         assert len(opened) == 1
@@ -150,7 +120,7 @@ def test_no_more_probes_than_permits_are_admitted_in_a_round(permits):
                 if len(rejected) == THREADS - permits:
                     go.set()
 
-        together(work)
+        together(THREADS, work)
         assert (len(inside), len(rejected)) == (permits, THREADS - permits)
         assert breaker.state is CircuitState.CLOSED
 
@@ -170,7 +140,7 @@ def test_permits_of_probes_that_end_unjudged_all_come_back():
             with pytest.raises((GeneratorExit, CircuitOpenError)):
                 call(interrupted)
 
-    together(work)
+    together(THREADS, work)
     assert breaker.state is CircuitState.HALF_OPEN
     turn = breaker._circuit.round
     assert (turn.free, turn.probes) == (3, {})
@@ -186,7 +156,7 @@ def test_states_set_by_many_threads_follow_one_another_for_every_listener():
             (breaker.trip, breaker.reset, breaker.isolate)[number % 3]()
 
     try:
-        together(work)
+        together(THREADS, work)
     finally:
         unsubscribe()
     assert seen[0].from_state is CircuitState.CLOSED

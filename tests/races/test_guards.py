@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 
@@ -19,35 +18,7 @@ from pyresil import (
     _workers,
 )
 from tests.support.processes import wait_until
-
-
-@pytest.fixture(autouse=True)
-def _switching():
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-def together(count, function):
-    """Runs `function(number)` in `count` threads that start together; raises what one of them raised."""
-    barrier, errors = threading.Barrier(count), []
-
-    def run(number):
-        try:
-            barrier.wait(10)
-            function(number)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-        assert not thread.is_alive(), "a thread hangs"
-    if errors:
-        raise errors[0]
+from tests.support.threads import together
 
 
 class Gauge:

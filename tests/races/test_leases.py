@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import threading
-
 import pytest
 
 from pyresil.errors import LockError
@@ -12,33 +9,16 @@ from pyresil.locks import Locks
 from pyresil.stores.memory import MemoryLockStore
 from pyresil.testing import ManualClock, record_events
 from tests.support.processes import wait_until
-
-
-@pytest.fixture(autouse=True)
-def tiny_switches():
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+from tests.support.threads import together
 
 
 def at_once(*targets):
-    barrier = threading.Barrier(len(targets))
     results = [None] * len(targets)
 
-    def run(number, target):
-        barrier.wait()
-        results[number] = target()
+    def run(number):
+        results[number] = targets[number]()
 
-    threads = [
-        threading.Thread(target=run, args=(number, target), daemon=True)
-        for number, target in enumerate(targets)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-        assert not thread.is_alive()
+    together(len(targets), run)
     return results
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 
 import pytest
@@ -10,39 +9,10 @@ import pytest
 from pyresil import MemoryLimiterStore, Policy, RateLimit, RateLimitedError
 from pyresil._engine.limiters import Spec
 from pyresil.testing import ManualClock
+from tests.support.threads import together
 
 THREADS = 8
 ALGORITHMS = ["sliding-window", "fixed-window", "token-bucket", "gcra"]
-
-
-@pytest.fixture(autouse=True)
-def tiny_switch_interval():
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-def together(work, threads=THREADS):
-    """Run `work(number)` in so many threads, from one barrier; what one of them raises is raised."""
-    barrier = threading.Barrier(threads)
-    errors = []
-
-    def run(number):
-        barrier.wait()
-        try:
-            work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    all_of_them = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
-    for thread in all_of_them:
-        thread.start()
-    for thread in all_of_them:
-        thread.join(25)
-        assert not thread.is_alive()
-    if errors:
-        raise errors[0]
 
 
 def tried(call, admitted, times):
@@ -69,7 +39,7 @@ def test_exactly_as_many_as_the_limit_are_admitted(algorithm, shared):
     burst = 500 if algorithm in ("token-bucket", "gcra") else None
     limiter = RateLimit("500/h", name="api", algorithm=algorithm, burst=burst, store=store, clock=clock)
     admitted = []
-    together(tried(Policy(limiter).call, admitted, 150))
+    together(THREADS, tried(Policy(limiter).call, admitted, 150))
     assert sum(admitted) == 500
 
 
@@ -96,7 +66,7 @@ def test_exactly_as_many_as_the_limit_are_admitted_in_each_partition(algorithm):
             with lock:
                 counted[step % 5] += 1
 
-    together(work)
+    together(THREADS, work)
     assert counted == dict.fromkeys(range(5), 50)
 
 
@@ -118,7 +88,7 @@ def test_a_sliding_window_loses_no_hit_while_its_segments_turn_and_hits_are_canc
                 mine -= 2
         kept.append(mine)
 
-    together(work)
+    together(THREADS, work)
     # A hit may be noted a moment after another thread's later one, in an entry that its time does not lie in, and then
     # it cannot be found again: what is cancelled is given back or kept for used, never more.
     assert state.total >= sum(kept)

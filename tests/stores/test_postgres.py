@@ -18,18 +18,8 @@ pytestmark = pytest.mark.server
 
 
 @pytest.fixture
-def store(postgres_url):
-    with PostgresLockStore(postgres_url) as made:
-        made.create_tables()
-        yield made
-
-
-@pytest.fixture
-def raw(postgres_url):
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        yield lambda sql, *values: (lambda c: c.fetchall() if c.description else [])(
-            connection.execute(sql, values)
-        )
+def store(postgres_store):
+    return postgres_store
 
 
 def one_line(error):

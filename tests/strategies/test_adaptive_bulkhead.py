@@ -14,7 +14,7 @@ from pyresil import (
     Timeout,
     TimeoutExceededError,
 )
-from pyresil.testing import ManualClock, record_events
+from pyresil.testing import record_events
 from tests.support.processes import wait_until
 
 
@@ -30,11 +30,6 @@ def block(policy, work):
 
 
 form = pytest.mark.parametrize("form", [call, block])
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 def takes(clock, seconds, value=None, error=None):

@@ -20,27 +20,7 @@ from pyresil import (
 )
 from pyresil._engine.slots import Waiter
 from pyresil.testing import ManualClock, record_events
-
-
-class Caller(threading.Thread):
-    """Calls something in a thread of its own and keeps how it ended."""
-
-    def __init__(self, function):
-        super().__init__(daemon=True)
-        self.function = function
-        self.value = self.error = None
-        self.start()
-
-    def run(self):
-        try:
-            self.value = self.function()
-        except BaseException as error:
-            self.error = error
-
-    def ended(self):
-        self.join(5)
-        assert not self.is_alive(), "the call did not end"
-        return self
+from tests.support.threads import Caller
 
 
 class Held:

@@ -8,14 +8,8 @@ from pyresil import Bulkhead, CancelToken, Locks, MemoryLockStore, Policy, Retry
 from pyresil.context import current_context, current_lease
 from pyresil.errors import BulkheadFullError, CancelledError, ConfigurationError, StoreUnavailableError
 from pyresil.stores.sqlite import SQLiteLockStore
-from pyresil.testing import ManualClock
 from tests.locks.faults import FaultyStore
 from tests.support.processes import wait_until
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from pyresil import (
     RejectedError,
     subscribe,
 )
-from pyresil.testing import ManualClock, record_events
+from pyresil.testing import record_events
 from tests.support.processes import free_port
 
 
@@ -34,11 +34,6 @@ class Response:
 
 class ClientError(Exception):
     status_code = 404
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture

@@ -20,11 +20,6 @@ from tests.locks.faults import FaultyStore
 
 
 @pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture
 def store(clock):
     return FaultyStore(MemoryLockStore(clock=clock))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import tracemalloc
 import weakref
 from datetime import timedelta
@@ -26,7 +25,8 @@ from pyresil import (
     Timeout,
     TimeoutExceededError,
 )
-from pyresil.testing import ManualClock, record_events
+from pyresil.testing import record_events
+from tests.support.threads import Caller
 
 ALGORITHMS = ["sliding-window", "fixed-window", "token-bucket", "gcra"]
 
@@ -35,11 +35,6 @@ class Response:
     def __init__(self, status_code, headers=None):
         self.status_code = status_code
         self.headers = headers or {}
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture
@@ -61,27 +56,6 @@ def refused(call, *args):
     with pytest.raises(RateLimitedError) as caught:
         call(ok, *args)
     return caught.value
-
-
-class Caller(threading.Thread):
-    """Calls something in a thread of its own and keeps how it ended."""
-
-    def __init__(self, function):
-        super().__init__(daemon=True)
-        self.function = function
-        self.value = self.error = None
-        self.start()
-
-    def run(self):
-        try:
-            self.value = self.function()
-        except BaseException as error:
-            self.error = error
-
-    def ended(self):
-        self.join(10)
-        assert not self.is_alive(), "the call did not end"
-        return self
 
 
 # -- admission ---------------------------------------------------------------------------------------------------------

@@ -45,11 +45,6 @@ class Store(MemoryCircuitStore):
 
 
 @pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture
 def store(clock):
     return Store(clock)
 

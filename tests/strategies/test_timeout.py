@@ -21,7 +21,7 @@ from pyresil import (
     TimeoutExceededError,
     current_context,
 )
-from pyresil.testing import ManualClock, record_events
+from pyresil.testing import record_events
 
 
 def call(policy, work):
@@ -45,11 +45,6 @@ class StatusError(Exception):
     def __init__(self, status):
         super().__init__(status)
         self.status = status
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @form
