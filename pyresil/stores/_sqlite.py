@@ -28,6 +28,8 @@ APPLICATION_ID = 0x7052736C
 FORMAT = 1
 
 _MAX_IDLE = 8
+#: Bytes of a page of a new file.
+_PAGE = 1024
 _TABLES = "SELECT name, sql FROM sqlite_master WHERE type = 'table'"
 
 # SQLite's primary result codes.
@@ -38,15 +40,24 @@ _inherited: list[object] = []
 
 
 class Connection:
-    """An open connection, the file that it has open, and how to run a statement on it."""
+    """An open connection, and the file that it has open."""
 
-    __slots__ = ("db", "execute", "file", "generation")
+    __slots__ = ("db", "file", "generation")
 
     def __init__(self, db: sqlite3.Connection, file: tuple[int, int], generation: int) -> None:
         self.db = db
-        self.execute = _executor(db)
         self.file = file
         self.generation = generation
+
+    def rows(self, sql: str, values: dict[str, Any]) -> list[Any]:
+        """Run one statement and return its rows."""
+        # Execute and fetch in one call into C: between two, a signal handler could run while the statement still holds the
+        # write lock, and wait for it in vain.
+        return list(chain.from_iterable(map(self.db.execute, (sql,), (values,))))
+
+    def changed(self, sql: str, values: dict[str, Any]) -> bool:
+        """Run one statement that returns no rows, and tell whether it changed any."""
+        return self.db.execute(sql, values).rowcount > 0
 
 
 class SQLiteFile:
@@ -92,10 +103,8 @@ class SQLiteFile:
         """What to take off the clock so that all processes of the host agree, in microseconds."""
         return self._offset_us if self.boot else 0
 
-    def run(
-        self, statements: Callable[[Callable[[str, dict[str, Any]], list[Any]]], Any], timeout: float
-    ) -> Any:
-        """Call ``statements(execute)`` until the file is not busy.
+    def run(self, statements: Callable[[Connection], Any], timeout: float) -> Any:
+        """Call ``statements(connection)`` until the file is not busy.
 
         Args:
             statements: Runs one autocommitted statement, or only reads; may be called again.
@@ -109,7 +118,7 @@ class SQLiteFile:
             connection: Connection | None = None
             try:
                 connection = self._take()
-                answer = statements(connection.execute)
+                answer = statements(connection)
             except Exception as error:
                 if connection is not None and not _is_busy(error):
                     self._discard(connection)
@@ -185,14 +194,15 @@ class SQLiteFile:
         db = sqlite3.connect(self.path, timeout=0.0, isolation_level=None, check_same_thread=False)
         try:
             db.create_function("pyresil_now", 0, self._clock.boottime)
-            self._prepare(db)
+            connection = Connection(db, file or (0, 0), generation)  # of no file, where it vanished meanwhile
+            self._prepare(connection)
         except BaseException:
             db.close()
             raise
-        if file is None or file != self._identity():
+        if connection.file != self._identity():
             db.close()
             raise StoreUnavailableError(f"{self.where}: the file was replaced while it was opened; try again")
-        return Connection(db, file, generation)
+        return connection
 
     def _make_file(self) -> None:
         if self._identity() is not None:
@@ -222,9 +232,9 @@ class SQLiteFile:
         except OSError as error:
             self._translate(error)
 
-    def _prepare(self, db: sqlite3.Connection) -> None:
+    def _prepare(self, connection: Connection) -> None:
         """Check that the file is ours, and make what is missing."""
-        execute = _executor(db)
+        execute = connection.rows
         execute("BEGIN", {})  # one snapshot: another process may be making the tables just now
         ((application,),) = execute("PRAGMA application_id", {})
         ((version,),) = execute("PRAGMA user_version", {})
@@ -239,6 +249,9 @@ class SQLiteFile:
                 f"{self.where} has another version's layout ({version}, this is {FORMAT}): use one version of pyresil on a "
                 "file, or name another file"
             )
+        if not tables:
+            # A commit writes whole pages, and a row is some 200 bytes.
+            execute(f"PRAGMA page_size={_PAGE}", {})
         ((mode,),) = execute("PRAGMA journal_mode=WAL", {})
         if mode != "wal":
             raise StoreError(f"{self.where}: the file system does not support SQLite's WAL: use a local path")
@@ -255,8 +268,8 @@ class SQLiteFile:
             execute(f"PRAGMA user_version={FORMAT}", {})
             execute("COMMIT", {})
         except BaseException:
-            if db.in_transaction:
-                db.rollback()
+            if connection.db.in_transaction:
+                connection.db.rollback()
             raise
         self._check_tables(dict(execute(_TABLES, {})))
 
@@ -300,15 +313,6 @@ class SQLiteFile:
                 f"{self.where}: the disk failed ({error}): is it full or gone?"
             ) from error
         raise StoreError(f"{self.where}: {error}") from error
-
-
-def _executor(db: sqlite3.Connection) -> Callable[[str, dict[str, Any]], list[Any]]:
-    def execute(sql: str, values: dict[str, Any]) -> list[Any]:
-        # Execute and fetch in one call into C: between two, a signal handler could run while the statement still holds the
-        # write lock, and wait for it in vain.
-        return list(chain.from_iterable(map(db.execute, (sql,), (values,))))
-
-    return execute
 
 
 def _is_busy(error: Exception) -> bool:

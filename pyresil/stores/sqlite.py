@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from pyresil.clock import Clock
     from pyresil.durations import Duration
+    from pyresil.stores._sqlite import Connection
 
-    Execute = Callable[[str, dict[str, Any]], list[Any]]
 
 __all__ = ["SQLiteLockStore"]
 
@@ -82,15 +82,15 @@ WHERE {_SOUND} AND token BETWEEN 1 AND {MAX_TOKEN - 1}
 RETURNING token
 """
 _RENEW = f"""
-UPDATE pyresil_locks SET expires = {_NOW} + :ttl, used_at = :wall / 1000000 WHERE key = :key AND {_MINE} RETURNING token
+UPDATE pyresil_locks SET expires = {_NOW} + :ttl, used_at = :wall / 1000000 WHERE key = :key AND {_MINE}
 """
 _RELEASE = f"""
 UPDATE pyresil_locks SET owner = '', expires = acquired + :hold, used_at = :wall / 1000000
-WHERE key = :key AND {_MINE} RETURNING token
+WHERE key = :key AND {_MINE}
 """
 _FORCE = f"""
 UPDATE pyresil_locks SET owner = '', expires = {_NOW}
-WHERE key = :key AND boot = :boot AND expires > {_NOW} AND {_SOUND} RETURNING token
+WHERE key = :key AND boot = :boot AND expires > {_NOW} AND {_SOUND}
 """
 _COLUMNS = f"SELECT key, owner, token, meta, boot, acquired, expires, {_NOW} FROM pyresil_locks"
 _READ = f"{_COLUMNS} WHERE key = :key"
@@ -146,7 +146,7 @@ class SQLiteLockStore(LockStore):
         values["key"] = self._prefix + check_key(key)
         return values
 
-    def _run(self, values: dict[str, Any], work: Callable[[Execute], Any], timeout: float | None) -> Any:
+    def _run(self, values: dict[str, Any], work: Callable[[Connection], Any], timeout: float | None) -> Any:
         file = self._file
         values["boot"] = file.boot
         values["offset"] = file.offset_us
@@ -161,14 +161,14 @@ class SQLiteLockStore(LockStore):
             key, owner=check_owner(owner), ttl=check_ms(ttl_ms) * 1000, meta=check_meta(meta)
         )
 
-        def work(execute: Execute) -> Granted | Held:
+        def work(connection: Connection) -> Granted | Held:
             # A lock may open between the refused statement and the look at its row: then there is nobody to name, and
             # another try decides.
             for _ in range(10):
-                granted = execute(_ACQUIRE, values)
+                granted = connection.rows(_ACQUIRE, values)
                 if granted:
                     return Granted(check_token(granted[0][0], key, self._file.where))
-                info = self._look(execute, key, values)
+                info = self._look(connection, key, values)
                 if info is not None:
                     return Held(info.remaining_ms, info.token, info.meta)
             raise StoreError(
@@ -196,10 +196,10 @@ class SQLiteLockStore(LockStore):
         return self._owned(_RELEASE, key, values, timeout)
 
     def _owned(self, sql: str, key: str, values: dict[str, Any], timeout: float | None) -> bool:
-        def work(execute: Execute) -> bool:
-            if execute(sql, values):
+        def work(connection: Connection) -> bool:
+            if connection.changed(sql, values):
                 return True
-            self._look(execute, key, values)  # a row that cannot be read is an error, not a "no"
+            self._look(connection, key, values)  # a row that cannot be read is an error, not a "no"
             return False
 
         return self._run(values, work, timeout) is True
@@ -207,13 +207,15 @@ class SQLiteLockStore(LockStore):
     def inspect(self, key: str, *, timeout: float | None = None) -> LockInfo | None:
         """What is known of the lock, or None where it is free."""
         values = self._values(key)
-        info: LockInfo | None = self._run(values, lambda execute: self._look(execute, key, values), timeout)
+        info: LockInfo | None = self._run(
+            values, lambda connection: self._look(connection, key, values), timeout
+        )
         return info
 
     def scan(self, prefix: str = "", *, timeout: float | None = None) -> list[LockInfo]:
         """All closed locks whose keys start with ``prefix``, sorted by key."""
         values: dict[str, Any] = {"prefix": self._prefix + check_scan_prefix(prefix)}
-        rows = self._run(values, lambda execute: execute(_SCAN, values), timeout)
+        rows = self._run(values, lambda connection: connection.rows(_SCAN, values), timeout)
         found = (self._info(row, row[0][len(self._prefix) :], values["boot"]) for row in rows)
         return [info for info in found if info is not None]
 
@@ -221,8 +223,8 @@ class SQLiteLockStore(LockStore):
         """Open the lock whoever holds it."""
         return self._owned(_FORCE, key, self._values(key), timeout)
 
-    def _look(self, execute: Execute, key: str, values: dict[str, Any]) -> LockInfo | None:
-        rows = execute(_READ, values)
+    def _look(self, connection: Connection, key: str, values: dict[str, Any]) -> LockInfo | None:
+        rows = connection.rows(_READ, values)
         return self._info(rows[0], key, values["boot"]) if rows else None
 
     def _info(self, row: tuple[Any, ...], key: str, this_boot: str) -> LockInfo | None:
@@ -255,7 +257,7 @@ class SQLiteLockStore(LockStore):
             How many rows were deleted.
         """
         values: dict[str, Any] = {"before": int(self._clock.wall() - KEEP)}
-        return len(self._run(values, lambda execute: execute(_PRUNE, values), timeout))
+        return len(self._run(values, lambda connection: connection.rows(_PRUNE, values), timeout))
 
     def _prune_quietly(self) -> None:
         try:

@@ -71,6 +71,27 @@ def test_it_writes_ahead_and_syncs_every_commit(store, path):
     assert connection.db.execute("PRAGMA busy_timeout").fetchall() == [(0,)]
 
 
+def test_a_new_file_has_small_pages_and_one_with_larger_pages_is_used_as_it_is(store, path):
+    store.acquire("k", "a", 1_000)
+    assert raw(path, "PRAGMA page_size") == [(1024,)]
+    store.close()
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA journal_mode=DELETE").fetchall()
+    db.execute("PRAGMA page_size=4096")
+    db.execute("VACUUM")
+    db.close()
+    assert isinstance(store.acquire("k", "b", 1_000), Held)
+    assert raw(path, "PRAGMA page_size") == [(4096,)]
+
+
+def test_the_longest_row_fits_and_comes_back(store):
+    key, meta = "\U0001f600" * 500, "m" * 2_000
+    assert isinstance(store.acquire(key, "o" * 100, 1_000, meta), Granted)
+    assert store.inspect(key).meta == meta
+    assert [info.key for info in store.scan()] == [key]
+    assert store.release(key, "o" * 100)
+
+
 @pytest.mark.parametrize("bad", [None, 5, "", b"x", "a\0b", ":memory:"])
 def test_what_is_no_path_is_refused(bad):
     with pytest.raises(ConfigurationError, match="path must be"):
