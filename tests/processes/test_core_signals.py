@@ -7,11 +7,8 @@ import pytest
 from tests.support.processes import run_python
 
 STORM = """
-    import random, signal, sys, time
     from pyresil import Constant, Guard, Policy, Retry, current_context
-
-    class Alarm({base}):
-        pass
+    from tests.support.storm import storm
 
     class Permits(Guard):
         '''Takes one in the last step of enter, gives it back in the first of exit.'''
@@ -28,19 +25,9 @@ STORM = """
             self.free += [None]
             return outcome
 
-    armed = False
-
-    def handler(number, frame):
-        global armed
-        if armed:
-            armed = False  # one at a time
-            raise Alarm
-
-    signal.signal(signal.SIGALRM, handler)
     outer, inner = Permits(), Permits()
     policy = {policy}
     loose = Policy(outer, inner)
-    fired = 0
 
     def work():
         for _ in range(3):
@@ -78,22 +65,11 @@ STORM = """
             except ValueError:
                 pass
 
-    def rounds():
-        while armed:  # one that is raised inside a destructor goes nowhere
-            {form}()
-
-    unraisable = []
-    sys.unraisablehook = unraisable.append
-    end = time.monotonic() + 3
-    while time.monotonic() < end:
-        try:
-            armed = True
-            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 2e-4))
-            rounds()
-        except Alarm:
-            fired += 1
+    def check():
         assert current_context() is None, current_context()
-    print(fired, len(outer.free), len(inner.free), len(unraisable))
+
+    fired = storm({form}, {base}, seconds=3, longest=2e-4, check=check)
+    print(fired, len(outer.free), len(inner.free))
 """
 
 
@@ -105,7 +81,7 @@ def test_a_handler_that_raises_leaks_nothing(form, base):
             base=base, form=form, policy="Policy(outer, Retry(2, Constant(0), handle=ValueError), inner)"
         )
     )
-    fired, outer, inner, _unraisable = map(int, done.stdout.split())
+    fired, outer, inner = map(int, done.stdout.split())
     assert fired > 500
     assert (outer, inner) == (100, 100)
 

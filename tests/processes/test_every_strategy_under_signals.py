@@ -7,14 +7,12 @@ import pytest
 from tests.support.processes import run_python
 
 STORM = """
-    import random, signal, sys, time
     from pyresil import (
         AdaptiveBulkhead, Bulkhead, Cache, CircuitBreaker, Constant, Fallback, Lock, Locks, MemoryLockStore, Policy, RateLimit, Retry,
         Timeout, current_context, current_lease,
     )
-
-    class Alarm({base}):
-        pass
+    from tests.support.processes import wait_until
+    from tests.support.storm import storm
 
     store = MemoryLockStore()
     bulkhead, adaptive, cache = Bulkhead(3), AdaptiveBulkhead(), Cache(lambda ctx: "k", ttl="1ms", refresh="inline")
@@ -59,35 +57,16 @@ STORM = """
         policy.call(work)
         decorated()
 
-    armed = False
+    def given_back():
+        found = store.inspect("k")
+        return found is None or not found.owner
 
-    def handler(number, frame):
-        global armed
-        if armed:
-            armed = False
-            raise Alarm
-
-    signal.signal(signal.SIGALRM, handler)
-
-    def rounds():
-        while armed:
-            {form}()
-
-    lost = []
-    sys.unraisablehook = lost.append
-    fired = 0
-    end = time.monotonic() + 2
-    while time.monotonic() < end:
-        try:
-            armed = True
-            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 3e-4))
-            rounds()
-        except Alarm:
-            fired += 1
+    def check():
         assert current_context() is None
         assert current_lease() is None
-        found = store.inspect("k")
-        assert found is None or not found.owner, "the lease is still held"
+        wait_until(given_back, what="the lease's release, which goes on in another thread where it was interrupted,")
+
+    fired = storm({form}, {base}, seconds=2, longest=3e-4, check=check)
     assert (bulkhead.stats().active, adaptive.stats().active, len(cache._loads)) == (0, 0, 0)
     {form}()
     print(fired)

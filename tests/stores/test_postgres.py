@@ -12,6 +12,7 @@ from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
 from pyresil.stores.backend import connect
 from pyresil.stores.base import Granted, Held
 from pyresil.stores.postgres import PostgresLockStore
+from tests.stores.helpers import used_by_threads_and_a_forked_child
 from tests.support.processes import free_port, run_python, wait_until
 
 pytestmark = pytest.mark.server
@@ -334,57 +335,17 @@ def test_rows_are_pruned_seven_days_after_their_last_use(store, raw):
 
 
 def test_connections_are_few_and_not_shared_with_a_forked_child(store):
-    store.acquire("k", "a", 60_000)
-    threads = [threading.Thread(target=lambda n=n: store.acquire(f"t{n}", "a", 60_000)) for n in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert 1 <= len(store._database._idle) <= 8
-    pid = os.fork()
-    if pid == 0:
-        try:
-            good = isinstance(store.acquire("k", "b", 1_000), Held) and store.renew("t1", "a", 60_000)
-            store.close()
-        finally:
-            os._exit(0 if good else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert store.renew("k", "a", 60_000) is True
+    used_by_threads_and_a_forked_child(store, lambda: store._database._idle)
 
 
 def test_an_interrupted_call_leaves_no_connection_out_of_step(store, postgres_url):
     done = run_python(
         """
-        import signal, sys
+        import sys
         from pyresil.stores.postgres import PostgresLockStore
-        store = PostgresLockStore(sys.argv[1])
-        store.acquire("k", "a", 60_000)
+        from tests.support.storm import cut_short
 
-        class Interrupt(BaseException):
-            pass
-
-        def handler(*_):
-            raise Interrupt
-
-        signal.signal(signal.SIGALRM, handler)
-        hit = 0
-        def work():
-            for _ in range(10):
-                info = store.inspect("k")
-                assert info.owner == "a", info
-                assert store.inspect("free") is None
-                assert store.renew("k", "a", 60_000) is True
-
-        for turn in range(200):
-            try:
-                try:
-                    signal.setitimer(signal.ITIMER_REAL, 0.0002 + (turn % 40) * 0.0001)
-                    work()
-                finally:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-            except Interrupt:
-                hit += 1
-        print(hit)
+        print(cut_short(PostgresLockStore(sys.argv[1]), turns=200, calls=10, first=2e-4, step=1e-4))
         """,
         postgres_url,
     )
@@ -402,24 +363,6 @@ def test_a_key_in_a_database_of_another_encoding_is_an_error(postgres, raw):
     one_line(error)
     store.close()
     postgres.drop_database(name)
-
-
-def test_importing_it_loads_no_client():
-    done = run_python("import sys, pyresil.stores.postgres; print('psycopg' in sys.modules)")
-    assert done.stdout.strip() == "False"
-
-
-def test_a_missing_client_library_names_the_extra():
-    code = """
-        import sys
-        sys.modules["psycopg"] = None
-        from pyresil.stores.backend import connect
-        try:
-            connect("postgresql://u:secret@localhost:1/x").locks
-        except ImportError as error:
-            print(error)
-    """
-    assert run_python(code).stdout.strip() == 'psycopg is not installed: pip install "pyresil[postgres]"'
 
 
 def test_a_server_that_comes_back_in_time_is_used(new_postgres):

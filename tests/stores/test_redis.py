@@ -12,6 +12,7 @@ from pyresil.stores.backend import connect
 from pyresil.stores.base import MAX_TOKEN, Granted, Held
 from pyresil.stores.redis import RedisLockStore
 from pyresil.stores.redis.locks import escape, unescape
+from tests.stores.helpers import used_by_threads_and_a_forked_child
 from tests.support.processes import free_port, run_python, wait_until
 
 pytestmark = pytest.mark.server
@@ -409,61 +410,22 @@ def test_a_unix_socket(new_valkey, tmp_path):
 
 
 def test_connections_are_few_and_not_shared_with_a_forked_child(store):
-    store.acquire("k", "a", 60_000)
-    threads = [threading.Thread(target=lambda n=n: store.acquire(f"t{n}", "a", 60_000)) for n in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert 1 <= len(store._link._server._idle) <= 8
-    pid = os.fork()
-    if pid == 0:
-        try:
-            good = isinstance(store.acquire("k", "b", 1_000), Held) and store.renew("t1", "a", 60_000)
-        finally:
-            os._exit(0 if good else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert store.renew("k", "a", 60_000) is True
+    used_by_threads_and_a_forked_child(store, lambda: store._link._server._idle)
 
 
 def test_an_interrupted_call_leaves_no_connection_out_of_step(valkey, prefix):
     done = run_python(
         """
-        import signal, sys
+        import sys
         from pyresil.stores.redis import RedisLockStore
-        store = RedisLockStore(sys.argv[1], prefix=sys.argv[2])
-        store.acquire("k", "a", 60_000)
+        from tests.support.storm import cut_short
 
-        class Interrupt(BaseException):
-            pass
-
-        def handler(*_):
-            raise Interrupt
-
-        signal.signal(signal.SIGALRM, handler)
-        hit = 0
-        def work():
-            for _ in range(20):
-                info = store.inspect("k")
-                assert info.owner == "a", info
-                assert store.inspect("free") is None
-                assert store.renew("k", "a", 60_000) is True
-
-        for turn in range(400):
-            try:
-                try:
-                    signal.setitimer(signal.ITIMER_REAL, 0.00002 + (turn % 40) * 0.00001)
-                    work()
-                finally:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-            except Interrupt:
-                hit += 1
-        print(hit)
+        print(cut_short(RedisLockStore(sys.argv[1], prefix=sys.argv[2]), turns=400, calls=20, first=2e-5, step=1e-5))
         """,
         valkey.url,
         prefix,
     )
-    assert int(done.stdout) > 50
+    assert int(done.stdout.splitlines()[-1]) > 50
 
 
 def test_gevent_greenlets_go_on_while_one_waits(valkey, prefix):
@@ -488,21 +450,3 @@ def test_gevent_greenlets_go_on_while_one_waits(valkey, prefix):
         prefix,
     )
     assert int(done.stdout) == 20
-
-
-def test_importing_it_loads_no_client():
-    done = run_python("import sys, pyresil.stores.redis; print('redis' in sys.modules)")
-    assert done.stdout.strip() == "False"
-
-
-def test_a_missing_client_library_names_the_extra():
-    code = """
-        import sys
-        sys.modules["redis"] = None
-        from pyresil.stores.backend import connect
-        try:
-            connect("redis://u:secret@localhost:1/0")
-        except ImportError as error:
-            print(error)
-    """
-    assert run_python(code).stdout.strip() == 'redis is not installed: pip install "pyresil[redis]"'

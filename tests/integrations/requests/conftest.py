@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
 import requests
 
-from pyresil.integrations.requests import ResilientAdapter
+from pyresil.integrations.requests import ResilientAdapter, ResilientSession
 from tests.integrations.requests.helpers import Watch, descriptors
 from tests.support.misbehaving import MisbehavingServer
 from tests.support.processes import wait_until
@@ -49,6 +50,20 @@ def session(upstream, nothing_left):
         made.mount(scheme, ResilientAdapter())
     with made:
         yield made
+
+
+@pytest.fixture
+def make_session(upstream, nothing_left):
+    """`make_session(policy=None, **options)`: a `ResilientSession`, closed at the test's end."""
+    with contextlib.ExitStack() as stack:
+
+        def make(policy=None, **options):
+            session = stack.enter_context(ResilientSession(policy, **options))
+            session.trust_env = False
+            session.verify = upstream.ca
+            return session
+
+        yield make
 
 
 @pytest.fixture

@@ -39,19 +39,8 @@ def prepared(url, method="GET", **options):
 
 
 @pytest.fixture
-def make(upstream, nothing_left):
-    made = []
-
-    def make(policy=None, **options):
-        session = ResilientSession(policy, **options)
-        session.trust_env = False
-        session.verify = upstream.ca
-        made.append(session)
-        return session
-
-    yield make
-    for session in made:
-        session.close()
+def make(make_session):
+    return make_session
 
 
 @pytest.mark.parametrize(

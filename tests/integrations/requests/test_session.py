@@ -29,21 +29,13 @@ FAST = Constant("10ms")
 
 
 @pytest.fixture
-def make(upstream, nothing_left):
+def make(make_session):
     """`make(*strategies, **options)`: a session with a policy of them."""
-    made = []
 
     def make(*strategies, **options):
-        policy = Policy(*strategies, name="upstream") if strategies else None
-        session = ResilientSession(policy, **options)
-        session.trust_env = False
-        session.verify = upstream.ca
-        made.append(session)
-        return session
+        return make_session(Policy(*strategies, name="upstream") if strategies else None, **options)
 
-    yield make
-    for session in made:
-        session.close()
+    return make
 
 
 @pytest.fixture
