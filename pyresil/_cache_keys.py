@@ -16,7 +16,7 @@ from pyresil.errors import ConfigurationError, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-__all__ = ["ArgumentsKey", "freeze", "shortcut", "unbound"]
+__all__ = ["ArgumentsKey", "freeze", "shortcut", "told", "unbound"]
 
 #: Types whose values are equal only to values of the same type here, because the type stands beside them.
 ATOMS = frozenset((str, bytes, int, bool, type(None)))
@@ -36,7 +36,7 @@ def freeze(value: Any) -> Hashable:
     kind = type(value)
     if kind in ATOMS:
         return (kind, value)
-    if kind in (list, tuple) or (issubclass(kind, tuple) and kind.__eq__ is tuple.__eq__):
+    if _in_order(kind):
         return (kind, *map(freeze, value))
     if f"{kind.__module__}.{kind.__qualname__}" in _TELLING:
         return (kind, value, repr(value))
@@ -52,6 +52,34 @@ def freeze(value: Any) -> Hashable:
             return (kind, value)
     hash(value)
     return (kind, value)
+
+
+def _in_order(kind: type[Any]) -> bool:
+    return kind in (list, tuple) or (issubclass(kind, tuple) and kind.__eq__ is tuple.__eq__)
+
+
+def told(key: Any, arguments: ArgumentsKey | None) -> Any:
+    """A key as the caller knows it, for events and errors: what a key function gave, or the tuple of a call's arguments.
+
+    Args:
+        key: The frozen one.
+        arguments: What made it, where the arguments of a call are the key.
+    """
+    return _thaw(key) if arguments is None else tuple(map(_thaw, key[len(arguments.prefix) :]))
+
+
+def _thaw(frozen: Any) -> Any:
+    """The value that `freeze` was given; None for an object that is gone."""
+    kind: Any = frozen[0]
+    value: Any = frozen[1] if len(frozen) > 1 else None  # of an empty tuple
+    if _in_order(kind):
+        items = map(_thaw, frozen[1:])
+        return kind._make(items) if hasattr(kind, "_make") else kind(items)
+    if kind in (set, frozenset):
+        return kind(map(_thaw, value))
+    if kind is dict:
+        return {_thaw(key): _thaw(item) for key, item in value}
+    return value() if type(value) is weakref.ref and kind is not weakref.ref else value
 
 
 def unbound(

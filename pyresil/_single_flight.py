@@ -10,7 +10,7 @@ from pyresil.errors import RecursiveLoadError
 from pyresil.outcome import Success
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from pyresil.context import Context
     from pyresil.outcome import Outcome
@@ -101,8 +101,8 @@ class Loads:
         if not load.over:
             self.finish(key, load, AGAIN if load.outcome is None else load.outcome)
 
-    def wait(self, ctx: Context, key: Hashable, running: Load) -> Outcome[Any]:
-        """Wait for somebody else's load."""
+    def wait(self, ctx: Context, key: Callable[[], Any], running: Load) -> Outcome[Any]:
+        """Wait for somebody else's load; ``key`` gives the key as an error names it."""
         mine = LOADING.get()
         theirs = running.mark
         try:
@@ -111,7 +111,7 @@ class Loads:
                 mark.waits_for.append(theirs)
             # Listed before the look, so that of two loads that wait for each other at least one sees it.
             if mine and theirs.leads_to(mine):
-                raise RecursiveLoadError(key, ctx.policy)
+                raise RecursiveLoadError(key(), ctx.policy)
             token = ctx.cancel
             while running.outcome is None:
                 parker = Parker()

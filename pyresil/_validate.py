@@ -9,10 +9,64 @@ from pyresil.errors import ConfigurationError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Self
 
     from pyresil.durations import Duration
 
 T = TypeVar("T")
+
+#: Flags of a function's code: it takes any positional arguments, or any options.
+_ANY_POSITIONS, _ANY_OPTIONS = 0x04, 0x08
+
+
+class _UnknownOptionError(ConfigurationError, TypeError):
+    """An option that there is none of; a ``TypeError`` as well, which is what Python raises for it."""
+
+
+class Configured:
+    """A mixin: an unknown option is refused with a `ConfigurationError`, together with all other faults of the object."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # type checkers go by ``__init__``, and so does `inspect.signature`
+
+        def __new__(cls, *args: Any, **options: Any) -> Self:
+            """Look at the names of the options before ``__init__`` is called with them."""
+            if options or args:
+                _refuse_unknown(cls, args, options)
+            return super().__new__(cls)
+
+
+def _refuse_unknown(cls: type[Any], args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    init = cls.__init__
+    if init is object.__init__:
+        if args:
+            raise TypeError(f"{cls.__name__}() takes no arguments")
+        known: tuple[str, ...] = ()
+        flags = 0
+    else:
+        code = getattr(init, "__code__", None)
+        if code is None or code.co_flags & _ANY_OPTIONS:
+            return
+        flags = code.co_flags
+        known = code.co_varnames[max(1, code.co_posonlyargcount) : code.co_argcount + code.co_kwonlyargcount]
+    unknown = [name for name in options if name not in known]
+    if not unknown:
+        return
+    spaced = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in cls.__name__)
+    subject = str(getattr(cls, "kind", spaced.strip()))
+    if isinstance(options.get("name"), str):
+        subject = f"{subject} {options['name']!r}"
+    given = ", ".join(f"{name!r} (given {shown(options[name])})" for name in unknown)
+    text = f"{subject}: no option {given}; known are {', '.join(known) or 'none'}"
+    if not flags & _ANY_POSITIONS:
+        try:  # what else is wrong with it
+            cls(*args, **{name: value for name, value in options.items() if name in known})
+        except ConfigurationError as error:
+            text = f"{error}; {text.partition(': ')[2]}"
+        except TypeError:
+            pass  # an argument is missing as well: Python says which, once the names are right
+    raise _UnknownOptionError(text)
 
 
 class Checker:

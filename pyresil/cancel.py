@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pyresil._dispatch import post
-from pyresil._validate import Checker
+from pyresil._validate import Checker, Configured
 from pyresil._watchdog import call_later
 from pyresil.clock import SYSTEM, Clock, Parker
 from pyresil.errors import CancelledError, TimeoutExceededError, report_exception
@@ -85,7 +85,7 @@ class _Callback:
                 report_exception("a cancel callback raised")
 
 
-class CancelToken:
+class CancelToken(Configured):
     """Tells work to stop: by `cancel`, by its deadline, or because a token it descends from is set.
 
     Args:
@@ -149,7 +149,7 @@ class CancelToken:
     @classmethod
     def _make(cls, clock: Clock, parents: tuple[CancelToken, ...], policy: str | None) -> CancelToken:
         """The token of an execution of ``policy``."""
-        token = cls.__new__(cls)
+        token = object.__new__(cls)
         token._setup(clock)
         token._parents = parents
         token._policy = policy

@@ -11,8 +11,7 @@ from pyresil._flat import flatten
 from pyresil._functions import require_plain_function, wrap_like
 from pyresil._observe import fresh_context, observed
 from pyresil._scope import Owner
-from pyresil._validate import Checker
-from pyresil.clock import SYSTEM, Clock
+from pyresil.clock import SYSTEM
 from pyresil.context import Context
 from pyresil.events import Executed
 from pyresil.outcome import Failure, Success
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from pyresil._bound import Options
     from pyresil._flat import Inline
     from pyresil.cancel import CancelToken
+    from pyresil.clock import Clock
     from pyresil.durations import Duration
     from pyresil.outcome import Outcome
     from pyresil.strategy import Call, Run
@@ -40,6 +40,10 @@ C = TypeVar("C")
 D = TypeVar("D")
 E = TypeVar("E")
 F = TypeVar("F")
+
+
+#: What `Policy._build` makes of the strategies.
+_COMPOSED = frozenset(("_owner", "_run", "_maker", "call"))
 
 
 def _work(ctx: Context) -> Any:
@@ -143,10 +147,7 @@ class Policy(Strategy[F_co]):
     def __init__(
         self, *strategies: Strategy[Any], name: str | None = None, clock: Clock | None = None
     ) -> None:
-        require_strategies(strategies, name)
-        check = Checker("policy", name)
-        check.instance("clock", clock, Clock, "a Clock or None")
-        check.done()
+        require_strategies(strategies, name, clock)
         self.name = name
         self.strategies = strategies
         given = (strategy._clock for strategy in strategies if strategy._clock is not None)
@@ -305,6 +306,18 @@ class Policy(Strategy[F_co]):
 
     def _context(self) -> Context:
         return fresh_context(self._owner)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Policy[F_co]:
+        """A policy of copies of its strategies, which share nothing with these."""
+        from copy import deepcopy
+
+        copied = object.__new__(type(self))
+        memo[id(self)] = copied
+        for name, value in self.__dict__.items():
+            if name not in _COMPOSED:
+                copied.__dict__[name] = deepcopy(value, memo)
+        copied._build()
+        return copied
 
     def __repr__(self) -> str:
         inside = ", ".join(repr(strategy) for strategy in self.strategies)

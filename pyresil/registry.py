@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pyresil._merging import Names, Preset, assemble, decorate
 from pyresil._stages import OFF, ORDER, STAGES, build_stage, parse_stage
-from pyresil._validate import Checker
+from pyresil._validate import Checker, Configured
 from pyresil.clock import Clock
 from pyresil.errors import ConfigurationError
 from pyresil.policy import Policy
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Registry"]
 
 
-class Registry:
+class Registry(Configured):
     """Presets by name, and the instances they share.
 
     Everything is checked when it is built, and all faults are in one message.

@@ -13,15 +13,15 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from pyresil._flat import nested
-from pyresil.clock import SYSTEM
-from pyresil.errors import ConfigurationError, report_exception, shown
+from pyresil._validate import Checker, Configured
+from pyresil.clock import SYSTEM, Clock
+from pyresil.errors import report_exception, shown
 from pyresil.outcome import Failure, Success
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyresil._flat import Inline
-    from pyresil.clock import Clock
     from pyresil.context import Context
     from pyresil.outcome import Outcome
 
@@ -63,7 +63,7 @@ class Stepper(ABC):
         """
 
 
-class Strategy(ABC, Generic[F_co]):
+class Strategy(Configured, ABC, Generic[F_co]):
     """One thread-safe object with one duty.
 
     ``F_co`` is the type of what it may yield in place of the work's result: ``Never`` for most, the value's type for a
@@ -277,8 +277,8 @@ def _reset_in_child() -> None:
 os.register_at_fork(after_in_child=_reset_in_child)
 
 
-def require_strategies(strategies: tuple[object, ...], name: object) -> None:
-    """Refuse what is no strategy, and one instance that stands twice."""
+def require_strategies(strategies: tuple[object, ...], name: object, clock: object) -> None:
+    """Refuse what is no strategy, one instance that stands twice, and a policy's other options where they are wrong."""
     faults = []
     seen: set[int] = set()
     for position, item in enumerate(strategies, 1):
@@ -287,8 +287,8 @@ def require_strategies(strategies: tuple[object, ...], name: object) -> None:
         elif id(item) in seen:
             faults.append(f"argument {position} is the same {item.kind} as an earlier one")
         seen.add(id(item))
-    if name is not None and not (isinstance(name, str) and name):
-        faults.append(f"name must be a non-empty string or None, got {shown(name)}")
-    if faults:
-        subject = f"policy {name!r}" if isinstance(name, str) and name else "policy"
-        raise ConfigurationError(f"{subject}: {'; '.join(faults)}")
+    check = Checker("policy", name)
+    check.faults += faults
+    check.name(name)
+    check.instance("clock", clock, Clock, "a Clock or None")
+    check.done()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pyresil._validate import Checker
+from pyresil._validate import Checker, Configured
 from pyresil.clock import SYSTEM
 from pyresil.durations import LONGEST
 
@@ -27,7 +27,7 @@ BackoffFunction: TypeAlias = "Callable[[int, Any], float]"
 _JITTERS = ("full", "equal", "none")
 
 
-class Backoff(ABC):
+class Backoff(Configured, ABC):
     """A back-off formula.
 
     Attributes:

@@ -7,7 +7,7 @@ The scheme is that of Finagle's ``RetryBudget``.
 
 from __future__ import annotations
 
-from pyresil._validate import Checker
+from pyresil._validate import Checker, Configured
 
 __all__ = ["RetryBudget"]
 
@@ -18,7 +18,7 @@ _SLOTS = 10
 _ONE = 1.0 - 1e-9
 
 
-class RetryBudget:
+class RetryBudget(Configured):
     """At most ``ratio`` x calls + ``min_per_second`` x 10 retries (or hedges) in any ten slots of a second.
 
     Thread-safe, made to be shared between policies.

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 from pyresil._scope import Owner
-from pyresil._validate import Checker
+from pyresil._validate import Checker, Configured
 from pyresil.cancel import CancelToken
 from pyresil.clock import SYSTEM, Clock
 from pyresil.context import UNSET, current_context
@@ -39,7 +39,7 @@ T = TypeVar("T")
 _Infos: TypeAlias = "list[LockInfo]"
 
 
-class Locks(Forkable):
+class Locks(Configured, Forkable):
     """Leases from one store.
 
     A release happens by itself at the normal end of the process for what is still held then, except where work still runs

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyresil._validate import Configured
 from pyresil.errors import ConfigurationError, StoreError
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class LockInfo(NamedTuple):
     meta: str
 
 
-class LockStore(ABC):
+class LockStore(Configured, ABC):
     """Keeps locks. Every method is one atomic step, safe from any thread, and may be repeated after a lost reply.
 
     Each method takes ``timeout``: seconds for the whole call with all its retries; None is the store's own default
@@ -166,7 +167,7 @@ class LockStore(ABC):
         """
         return []
 
-    def close(self) -> None:  # noqa: B027 - a store may have nothing to close
+    def close(self) -> None:
         """Close what the store opened itself. It opens it again when it is used again."""
 
     def __enter__(self) -> Self:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyresil._validate import Checker
+from pyresil._validate import Checker, Configured
 from pyresil.clock import SYSTEM, Clock
 from pyresil.strategy import Forkable
 
@@ -29,7 +29,7 @@ class Found(NamedTuple):
     generation: int
 
 
-class CacheStore(ABC):
+class CacheStore(Configured, ABC):
     """Values by key, with generations so that an invalidation wins over a load that began before it."""
 
     #: Whether entries leave the process: then they are bytes and keys are strings.

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyresil._validate import Checker
+from pyresil._validate import Checker, Configured
 from pyresil.clock import SYSTEM, Clock
 from pyresil.stores.base import check_key
 
@@ -49,7 +49,7 @@ class VersionedCircuit(NamedTuple):
     version: int
 
 
-class CircuitStateStore(ABC):
+class CircuitStateStore(Configured, ABC):
     """Keeps the states of shared circuits. Every method is one atomic step, safe from any thread.
 
     Each method takes ``timeout``: seconds for the whole call with all its retries; None is the store's own default
@@ -71,7 +71,7 @@ class CircuitStateStore(ABC):
             What is there now: the snapshot under ``expected_version + 1``, or what stands in its way.
         """
 
-    def close(self) -> None:  # noqa: B027 - most stores have something to close, memory has not
+    def close(self) -> None:
         """Let go of connections and files. The store opens them again when it is used again."""
 
 

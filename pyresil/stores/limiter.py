@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from pyresil._engine.limiters import Spec as LimitSpec
 from pyresil._engine.partitions import Partitions
-from pyresil._validate import Checker
+from pyresil._validate import Checker, Configured
 from pyresil.clock import SYSTEM, Clock
 from pyresil.errors import StoreError
 from pyresil.stores.base import check_key
@@ -39,7 +39,7 @@ class Decision(NamedTuple):
     reservation: Any = None
 
 
-class LimiterStore(ABC):
+class LimiterStore(Configured, ABC):
     """Counts hits. Every method is one atomic step, safe from any thread.
 
     Each method takes ``timeout``: seconds for the whole call with all its retries; None is the store's own default
@@ -72,7 +72,7 @@ class LimiterStore(ABC):
     def reset(self, key: str, *, timeout: float | None = None) -> None:
         """Forget what was counted for a key."""
 
-    def close(self) -> None:  # noqa: B027 - most stores have something to close, memory has not
+    def close(self) -> None:
         """Let go of connections and files. The store opens them again when it is used again."""
 
 

@@ -6,20 +6,15 @@ from contextvars import copy_context
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
-from pyresil._cache_keys import ArgumentsKey, freeze, shortcut, unbound
+from pyresil._cache_keys import ArgumentsKey, freeze, shortcut, told, unbound
 from pyresil._cache_values import Packing
 from pyresil._flat import Inline
+from pyresil._functions import describe_function
 from pyresil._single_flight import AGAIN, LOADING, Load, Loads
 from pyresil._validate import Checker
 from pyresil.clock import Clock
 from pyresil.context import Context
-from pyresil.errors import (
-    CancelledError,
-    ConfigurationError,
-    TimeoutExceededError,
-    report_exception,
-    shown,
-)
+from pyresil.errors import CancelledError, ConfigurationError, TimeoutExceededError, report_exception, shown
 from pyresil.events import CacheHit, CacheMiss, CacheRefreshFailed, CacheStale, emit
 from pyresil.outcome import Failure, Judge, Success
 from pyresil.stores.cache import CacheStore, MemoryCacheStore
@@ -40,6 +35,9 @@ T = TypeVar("T")
 
 #: How many refreshes may run in the background at once, for one cache.
 MAX_REFRESHES = 8
+
+#: Options that `describe` gives as they are.
+_PLAIN = ("ttl", "stale_ttl", "max_entries", "refresh", "stale_if_error", "negative_ttl", "codec")
 
 #: After a refresh failed, the stale value is served this long (or ``ttl``, if shorter) before the next try, in seconds.
 COOLDOWN = 5.0
@@ -285,7 +283,7 @@ class Cache(Strategy[Never], Forkable):
             finally:
                 self._loads.let_go(key, fresh)
                 del fresh
-            outcome = self._loads.wait(ctx, key, load)
+            outcome = self._loads.wait(ctx, lambda: self._told(key), load)
             if outcome is AGAIN:
                 continue
             if isinstance(outcome, Success):
@@ -374,12 +372,14 @@ class Cache(Strategy[Never], Forkable):
     def _refresh_failed(self, ctx: Context, key: Hashable, entry: Entry, error: Exception) -> None:
         entry.retry_at = self.clock.monotonic() + min(self.ttl, COOLDOWN)
         if CacheRefreshFailed.listeners:
-            at = ctx.clock.wall()
-            source = self.name or ctx.source
-            emit(CacheRefreshFailed(policy=ctx.policy, source=source, at=at, key=key, error=error))
+            self._tell(CacheRefreshFailed, ctx, key, error=error)
 
-    def _tell(self, kind: Any, ctx: Context, key: Hashable) -> None:
-        emit(kind(policy=ctx.policy, source=self.name or ctx.source, at=ctx.clock.wall(), key=key))
+    def _tell(self, kind: Any, ctx: Context, key: Hashable, **more: Any) -> None:
+        source, at = self.name or ctx.source, ctx.clock.wall()
+        emit(kind(policy=ctx.policy, source=source, at=at, key=self._told(key), **more))
+
+    def _told(self, key: Hashable) -> Any:
+        return told(key, None if self.key else self._arguments)
 
     def _after_fork(self) -> None:
         self._loads = Loads()
@@ -387,8 +387,10 @@ class Cache(Strategy[Never], Forkable):
 
     def describe(self) -> dict[str, Any]:
         """Plain data: the effective options."""
-        names = ("ttl", "stale_ttl", "max_entries", "refresh", "stale_if_error", "negative_ttl", "codec")
-        return {**super().describe(), **{name: getattr(self, name) for name in names}}
+        key = "arguments" if self.key is None else describe_function(self.key)
+        store = repr(self._store) if self._given else "memory"
+        plain = {name: getattr(self, name) for name in _PLAIN} | {"store": store, "lock_store": None}
+        return {**super().describe(), "key": key, **plain, **self.judge.describe()}
 
     def __repr__(self) -> str:
         return f"Cache(ttl={self.ttl!r}, stale_ttl={self.stale_ttl!r}, name={self.name!r})"

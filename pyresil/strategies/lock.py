@@ -219,6 +219,7 @@ class Lock(Guard[Never]):
             "store": "memory" if self._given is None else repr(self._given),
             "min_hold": self.min_hold,
             "max_hold": self.max_hold,
+            "on_lost": None if self.on_lost is None else describe_function(self.on_lost),
         }
 
     def __repr__(self) -> str:

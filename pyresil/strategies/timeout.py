@@ -58,7 +58,21 @@ if $now() >= $own:
 """
 
 
-class Timeout(Strategy[Never]):
+class _ByMode(Strategy[Never]):
+    """Makes a guard, or a strategy that decides where the work runs: which one depends on the mode."""
+
+    if not TYPE_CHECKING:  # type checkers go by ``__init__``
+
+        def __new__(cls, *args: Any, **options: Any) -> Self:
+            """One of the two kinds, unless the class is of one already."""
+            if issubclass(cls, (_Cooperative, _Abandon)):
+                return super().__new__(cls, *args, **options)
+            mode = options.get("mode", args[1] if len(args) > 1 else "cooperative")
+            kind = _mixed(cls, _Abandon if mode == "abandon" else _Cooperative)
+            return super().__new__(kind, *args, **options)
+
+
+class Timeout(_ByMode):
     """The work may take ``limit`` seconds.
 
     ``mode="cooperative"``: the work runs in the caller's thread. ``ctx.remaining()`` and ``ctx.timeout()`` shrink,
@@ -90,21 +104,6 @@ class Timeout(Strategy[Never]):
     """
 
     kind = "timeout"
-
-    def __new__(  # the arguments are `__init__`'s: tools take the signature from here
-        cls,
-        limit: Duration,  # noqa: ARG004
-        mode: str = "cooperative",
-        *,
-        strict: bool = False,  # noqa: ARG004
-        max_abandoned: int = 32,  # noqa: ARG004
-        name: str | None = None,  # noqa: ARG004
-        clock: Clock | None = None,  # noqa: ARG004
-    ) -> Self:
-        """A guard, or a strategy that decides where the work runs: which one depends on the mode."""
-        kind = _Abandon if mode == "abandon" else _Cooperative
-        made: Any = object.__new__(_mixed(cls, kind))
-        return made  # type: ignore[no-any-return]  # of one of the two, both are subclasses
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pyresil._validate import Checker, Configured
 from pyresil.clock import SYSTEM, Clock, TimerHandle
 from pyresil.durations import seconds
 from pyresil.errors import ConfigurationError, report_exception
@@ -85,7 +86,7 @@ class _Wait:
             return self.parker.unpark
 
 
-class ManualClock(Clock):
+class ManualClock(Configured, Clock):
     """A clock that stands still until `advance` moves it.
 
     `advance` runs what falls due on the way, timers and waits alike, in the order of their times. After each of them it waits
@@ -108,8 +109,13 @@ class ManualClock(Clock):
     """
 
     def __init__(self, *, wall: float = _WALL, seed: int | str = 0) -> None:
+        check = Checker("manual clock")
+        self._start = check.number("wall", wall, 0.0, float("inf"))
+        given: object = seed
+        if not isinstance(given, (int, str)):
+            check.fault("seed", "an int or a string", seed)
+        check.done()
         self._elapsed = 0.0
-        self._start = wall
         self._random = random.Random(seed)  # noqa: TID251 - the clock of tests is where their randomness lives
         self._due: list[tuple[float, int, _Timer | _Wait]] = []
         self._count = itertools.count()

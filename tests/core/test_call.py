@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import json
@@ -10,6 +11,7 @@ import unittest.mock
 import pytest
 
 from pyresil import (
+    Bulkhead,
     ConfigurationError,
     Constant,
     Failure,
@@ -19,6 +21,7 @@ from pyresil import (
     Retry,
     RetryBudget,
     Success,
+    Timeout,
     current_context,
 )
 from pyresil.testing import InstantClock
@@ -367,3 +370,21 @@ def test_functions_with_any_parameters_get_all_of_them():
     assert policy(rest)(1, 2) == (1, 2)
     assert policy(keywords)(x=1) == {"x": 1}
     assert policy(lambda: 7)() == 7
+
+
+def test_a_deep_copy_runs_its_own_strategies():
+    bulkhead = Bulkhead(1, name="slots")
+    policy = Policy(Policy(bulkhead), Timeout("1s"), Timeout("2s", mode="abandon"), name="orders")
+    bound = policy.options(key=1)
+    for form in (copy.deepcopy(policy), copy.deepcopy(bound)):
+        copied = form if isinstance(form, Policy) else form.policy
+        inner = copied.strategies[0].strategies[0]
+        assert inner is not bulkhead
+        assert form.call(lambda: inner.stats().active) == 1  # noqa: B023 - called at once
+        assert form.call(lambda: bulkhead.stats().active) == 0
+        assert copied.describe() == policy.describe()
+
+
+def test_a_shallow_copy_shares_the_strategies():
+    bulkhead = Bulkhead(1)
+    assert copy.copy(Policy(bulkhead)).call(lambda: bulkhead.stats().active) == 1

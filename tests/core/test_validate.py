@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import pickle
+from typing import Never
+
 import pytest
 
 from pyresil import (
@@ -12,12 +16,18 @@ from pyresil import (
     Exponential,
     Fallback,
     Linear,
+    Locks,
+    MemoryLockStore,
     Policy,
+    Registry,
     Retry,
     RetryBudget,
+    Strategy,
+    Timeout,
     caused_by,
     subscribe,
 )
+from pyresil.testing import ManualClock
 
 BAD_NUMBERS = [True, False, float("nan"), float("inf"), -1, "x", [1], 10**5000, -(10**5000), 1j]
 BAD_DURATIONS = [True, float("nan"), float("inf"), -1, "x", "5", [1], object(), 10**5000]
@@ -147,7 +157,8 @@ def test_all_faults_of_one_object_come_in_one_message():
     assert text.startswith("retry 'orders': ")
     for field in ("attempts", "max_elapsed", "respect_retry_after", "budget", "handle"):
         assert field in text
-    text = refused(lambda: Policy(1, 2, name=3))
+    text = refused(lambda: Policy(1, 2, name=3, clock=4))
+    assert "clock" in text
     assert "argument 1" in text
     assert "argument 2" in text
     assert "name" in text
@@ -155,9 +166,70 @@ def test_all_faults_of_one_object_come_in_one_message():
     assert all(field in text for field in ("delay", "factor", "cap", "jitter"))
 
 
-def test_unknown_options_are_a_type_error():
-    with pytest.raises(TypeError, match="attempt"):
-        Retry(attempt=3)
+@pytest.mark.parametrize(
+    ("build", "subject"),
+    [
+        (lambda: Retry(attempt=3, name="orders"), "retry 'orders': no option 'attempt' (given 3); known are attempts, "),
+        (lambda: Exponential(attempt=3), "exponential: no option 'attempt' (given 3)"),
+        (lambda: RetryBudget(attempt=3), "retry budget: no option 'attempt' (given 3); known are ratio, min_per_second"),
+        (lambda: Timeout("1s", attempt=3), "timeout: no option 'attempt' (given 3)"),
+        (lambda: Timeout(attempt=3), "timeout: no option 'attempt' (given 3)"),
+        (lambda: Policy(Retry(), attempt=3), "policy: no option 'attempt' (given 3); known are name, clock"),
+        (lambda: Registry(attempt=3), "registry: no option 'attempt' (given 3); known are defaults, presets, clock"),
+        (lambda: CancelToken(attempt=3), "cancel token: no option 'attempt' (given 3)"),
+        (lambda: Locks(attempt=3), "locks: no option 'attempt' (given 3)"),
+        (lambda: MemoryLockStore(attempt=3), "memory lock store: no option 'attempt' (given 3)"),
+        (lambda: ManualClock(attempt=3), "manual clock: no option 'attempt' (given 3)"),
+    ],
+)  # fmt: skip
+def test_an_unknown_option_is_refused_by_the_constructor(build, subject):
+    text = refused(build, subject)
+    with pytest.raises(TypeError) as caught:  # Python's own word for it
+        build()
+    assert str(pickle.loads(pickle.dumps(caught.value))) == text
+
+
+def test_an_unknown_option_comes_with_all_other_faults():
+    text = refused(lambda: Retry(attempts=-1, attempt=3, backof=4, max_elapsed="soon"))
+    for word in ("attempts must be", "max_elapsed must be", "'attempt' (given 3)", "'backof' (given 4)"):
+        assert word in text
+
+
+def test_constructors_of_users_are_left_alone():
+    class Plain(Strategy[Never]):
+        def run(self, call, ctx):
+            return call()
+
+    class Taking(Plain):
+        def __init__(self, first, /, *more, word=None, **rest):
+            self.taken = (first, more, word, rest)
+
+    assert Taking(1, 2, word=3, other=4).taken == (1, (2,), 3, {"other": 4})
+    assert Plain()
+    with pytest.raises(TypeError, match="takes no arguments"):
+        Plain(1)
+    refused(lambda: Plain(a=1), "strategy: no option 'a' (given 1); known are none")
+
+
+def test_signatures_are_those_of_the_constructors():
+    assert list(inspect.signature(Timeout).parameters) == [
+        "limit",
+        "mode",
+        "strict",
+        "max_abandoned",
+        "name",
+        "clock",
+    ]
+    assert list(inspect.signature(RetryBudget).parameters) == ["ratio", "min_per_second"]
+
+
+def test_the_clock_of_tests_is_checked_as_well():
+    text = refused(lambda: ManualClock(wall="now", seed=[]), "manual clock: ")
+    assert "wall" in text
+    assert "seed" in text
+
+
+def test_unknown_options_of_an_execution_are_a_type_error():
     with pytest.raises(TypeError, match="kee"):
         Policy().execute(kee=3)
     with pytest.raises(TypeError, match="kee"):

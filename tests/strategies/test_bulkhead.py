@@ -308,7 +308,7 @@ def test_bad_options_are_refused_all_at_once(options, message):
         Bulkhead(**options)
 
 
-def test_an_unknown_option_is_a_type_error():
+def test_an_unknown_option_is_refused():
     with pytest.raises(TypeError, match="max_concurent"):
         Bulkhead(max_concurent=1)
 

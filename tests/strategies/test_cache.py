@@ -669,3 +669,75 @@ def test_an_interrupt_between_two_steps_leaves_no_load_that_nobody_ends(monkeypa
     assert run_all(1, lambda: policy.call(lambda: "new")) != [None]
     # A refresh in the background may be under way: it ends.
     wait_until(lambda: len(cache._loads) == 0, what="the end of every load")
+
+
+class Point(NamedTuple):
+    x: int
+    y: list[int]
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["user:1", 1, True, None, 1.5, b"x", (), ("a", [1, ("b", None)]), [1], {"a": [1]}, {1, 2}, frozenset({1}), Point(1, [2]),
+     decimal.Decimal("1.0"), Loader(), len],
+    ids=str,
+)  # fmt: skip
+def test_events_have_the_key_that_the_key_function_gave(key):
+    cache = Cache(lambda ctx: key, "10s", stale_ttl="1h", refresh="inline", name="c")
+    clock = ManualClock()
+    policy = Policy(cache, clock=clock)
+    with record_events() as events:
+        policy.call(lambda: 1)
+        policy.call(lambda: 1)
+        clock.advance("11s")
+        policy.call(lambda: 1 / 0)
+    told = [(event.type, event.key) for event in events if event.type.startswith("cache")]
+    words = ["cache-miss", "cache-hit", "cache-refresh-failed"]
+    assert [word for word, _ in told if word in words] == words
+    for _, found in told:
+        assert found == key
+        assert type(found) is type(key)
+
+
+def test_events_of_a_cached_function_have_its_arguments_as_key():
+    @pyresil.cached("1m")
+    def price(item, currency="EUR"):
+        return 1
+
+    shared = Cache(ttl="1m", store=MemoryCacheStore())
+    with record_events("cache-miss") as events:
+        price("a")
+        price(currency="USD", item=[1])
+        Policy(shared).call(price, "b", "EUR")
+    assert [event.key for event in events] == [("a", "EUR"), ([1], "USD"), ("b", "EUR"), ("b", "EUR")]
+
+
+def test_a_recursive_load_names_the_key_as_it_was_given():
+    policy = Policy(Cache(lambda ctx: ("user", 1)))
+    with pytest.raises(RecursiveLoadError) as caught:
+        policy.call(lambda: policy.call(lambda: 1))
+    assert caught.value.key == ("user", 1)
+    assert "('user', 1)" in str(caught.value)
+
+
+def test_describe():
+    assert Cache().describe() == {
+        "strategy": "cache",
+        "name": None,
+        "key": "arguments",
+        "ttl": 60.0,
+        "stale_ttl": 0.0,
+        "max_entries": 1024,
+        "refresh": "background",
+        "stale_if_error": True,
+        "negative_ttl": None,
+        "codec": None,
+        "store": "memory",
+        "handle": "default",
+        "handle_result": "default",
+        "lock_store": None,
+    }
+    given = Cache(Loader.__init__, store=MemoryCacheStore(), handle=OSError).describe()
+    assert given["key"] == "Loader.__init__"
+    assert "MemoryCacheStore" in given["store"]
+    assert given["handle"] == ["builtins.OSError"]

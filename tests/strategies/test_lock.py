@@ -392,6 +392,7 @@ def test_describe_and_repr():
         "store": "memory",
         "min_hold": 0,
         "max_hold": None,
+        "on_lost": None,
     }
     assert repr(lock) == "Lock('k', ttl=10.0, wait=1.0)"
 

@@ -395,7 +395,7 @@ def test_bad_options_are_refused_all_at_once(options, message):
         Timeout(**options)
 
 
-def test_missing_and_unknown_options_are_type_errors():
+def test_missing_and_unknown_options_are_refused():
     with pytest.raises(TypeError, match="limit"):
         Timeout()
     with pytest.raises(TypeError, match="limt"):
