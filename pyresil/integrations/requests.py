@@ -95,7 +95,15 @@ class ResilientAdapter(BoundAdapter):
         self._header = idempotency_header
         self._auto_key = _auto(idempotency_key)
         self._policies: HostPolicies | None = policies_of(
-            policy, registry, preset, key=key, max_hosts=max_hosts, header=idempotency_header
+            policy,
+            registry,
+            preset,
+            key=key,
+            max_hosts=max_hosts,
+            header=idempotency_header,
+            pool_connections=pool_connections,
+            pool_maxsize=pool_maxsize,
+            pool_block=pool_block,
         )
         super().__init__(pool_connections=pool_connections, pool_maxsize=pool_maxsize, pool_block=pool_block)
 
@@ -184,7 +192,15 @@ class ResilientSession(requests.Session):
         self._header = idempotency_header
         self._auto_key = _auto(idempotency_key)
         self._policies: HostPolicies | None = policies_of(
-            policy, registry, preset, key=key, max_hosts=max_hosts, header=idempotency_header
+            policy,
+            registry,
+            preset,
+            key=key,
+            max_hosts=max_hosts,
+            header=idempotency_header,
+            pool_connections=pool_connections,
+            pool_maxsize=pool_maxsize,
+            pool_block=pool_block,
         )
         for scheme in ("https://", "http://"):
             adapter = ResilientAdapter(

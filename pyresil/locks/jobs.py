@@ -185,7 +185,12 @@ class Job:
         try:
             if owner is None:
                 return run.run(self._fn, *args, **kwargs)
-            return owner.run(run.run, self._fn, *args, **kwargs)
+            # What the work asks first is the lease that it sees, the run's: it is told there as well.
+            untie = owner.cancel.on_cancel(lambda: run.cancel.cancel(owner.cancel.reason))
+            try:
+                return owner.run(run.run, self._fn, *args, **kwargs)
+            finally:
+                untie()
         finally:
             run.release()
 

@@ -71,6 +71,7 @@ class SQLiteFile:
 
     Raises:
         ConfigurationError: ``path`` is no path.
+        StoreError: ``path`` is relative to a folder that was deleted.
     """
 
     def __init__(self, path: str | os.PathLike[str], schema: dict[str, str], clock: Clock | None) -> None:
@@ -81,7 +82,12 @@ class SQLiteFile:
             text = None
         if not isinstance(text, str) or not text or "\0" in text or text == ":memory:":
             raise ConfigurationError(f"SQLite store: path must be the path of a file, got {path!r}")
-        self.path = os.path.abspath(text)  # noqa: PTH100 - a later chdir must not move it; pathlib costs 5 ms
+        try:
+            self.path = os.path.abspath(text)  # noqa: PTH100 - a later chdir must not move it; pathlib costs 5 ms
+        except FileNotFoundError:
+            raise StoreError(
+                f"SQLite store {text}: the current folder was deleted: name the file by its absolute path"
+            ) from None
         self.where = f"SQLite store {self.path}"
         self._schema = schema
         self._given_clock = clock

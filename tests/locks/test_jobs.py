@@ -261,6 +261,8 @@ def test_losing_either_lease_cancels_the_run(clock, here, there, order, broken):
         there.break_lease(broken)
         clock.advance(10)
         assert current_context().cancel.is_set()
+        assert current_lease().cancel.is_set(), "the lease that the work sees says so as well"
+        assert current_lease().cancel.reason.key == broken
         current_context().cancel.raise_if_cancelled()
 
     with pytest.raises(LockLostError) as caught:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import threading
 
 import pytest
@@ -80,11 +82,67 @@ def test_an_asyncio_client_is_refused():
         "redis+cluster://h:1?ssl=maybe",
         "http://h",
         "redis://h:port/0",
+        "redis://h/one",
+        "redis://h/0/1",
+        "redis://h/-1",
+        "redis://h/0?nonsense=1",
+        "rediss://h/0?ssl_cert_reqs=nonsense",
     ],
 )
 def test_a_bad_url_is_refused(url):
     with pytest.raises(ConfigurationError, match="Redis store: url must be one of"):
         RedisLockStore(url)
+
+
+def test_the_database_is_the_one_of_the_url(valkey, prefix):
+    with (
+        RedisLockStore(valkey.url, prefix=prefix) as zero,
+        RedisLockStore(f"{valkey.url[:-2]}/3", prefix=prefix) as three,
+    ):
+        zero.acquire("k", "a", 1000)
+        assert isinstance(three.acquire("k", "b", 1000), Granted)
+        assert three.release("k", "b")
+        assert zero.release("k", "a")
+
+
+def test_another_kind_of_server_is_told(listener):
+    with RedisLockStore(f"redis://127.0.0.1:{listener(b'HTTP/1.1 400 Bad Request')}/0") as store:
+        with pytest.raises(StoreError, match="does not speak the protocol of Redis") as caught:
+            store.acquire("k", "a", 1000, timeout=1)
+        assert not isinstance(caught.value, StoreUnavailableError)
+
+
+def test_sentinels_that_say_nothing_are_told_in_short(listener):
+    url = f"redis+sentinel://:secret@127.0.0.1:{listener(b'')}/service"
+    with RedisLockStore(url, timeout=0.5) as store, pytest.raises(StoreUnavailableError) as caught:
+        store.acquire("k", "a", 1000)
+    assert "No master found for 'service')" in str(caught.value)
+    assert "<" not in str(caught.value)
+
+
+@pytest.fixture
+def listener():
+    """``listener(answer)``: the port of a server that answers everything in the same way, or with nothing."""
+    with contextlib.ExitStack() as stack:
+
+        def start(answer):
+            server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+            def serve():
+                with contextlib.suppress(OSError), contextlib.ExitStack() as open_ones:
+                    while True:
+                        connection = open_ones.enter_context(server.accept()[0])
+                        if answer:
+                            connection.recv(65536)
+                            connection.sendall(answer + b"\r\n\r\n")
+
+            thread = threading.Thread(target=serve, daemon=True)
+            thread.start()
+            stack.callback(thread.join, 5)
+            stack.callback(server.shutdown, socket.SHUT_RDWR)
+            return server.getsockname()[1]
+
+        yield start
 
 
 @pytest.mark.parametrize("bad", ["a{b", "}", None, "\n"])

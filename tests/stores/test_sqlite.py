@@ -118,6 +118,25 @@ def test_prefixes_keep_services_apart(path):
     assert [info.owner for info in two.scan("k")] == ["b"]
 
 
+def test_a_relative_path_from_a_folder_that_was_deleted_says_so(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = """
+import os, sys
+from pyresil import SQLiteLockStore, StoreError
+os.chdir(sys.argv[1])
+os.rmdir(sys.argv[1])
+try:
+    SQLiteLockStore("locks.db")
+except StoreError as error:
+    print(error)
+"""
+    assert (
+        "the current folder was deleted: name the file by its absolute path"
+        in run_python(code, str(gone)).stdout
+    )
+
+
 def test_a_folder_is_refused(tmp_path):
     with pytest.raises(StoreError, match="is a folder") as error:
         SQLiteLockStore(tmp_path).acquire("k", "a", 1_000)

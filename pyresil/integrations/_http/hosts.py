@@ -17,6 +17,7 @@ from pyresil.integrations._http.rules import (
     KeyInUse,
     KeyInUseIsFailure,
     LocalError,
+    check_header,
     is_local,
     is_plain,
     may_repeat,
@@ -70,8 +71,8 @@ class HostPolicies:
     ) -> None:
         check = Checker("requests policies")
         self._header = header
-        self._max = check.integer("max_hosts", max_hosts)
-        self._key: Callable[[PreparedRequest], Hashable] = check.function("key", key) or host_key
+        self._max = max_hosts
+        self._key: Callable[[PreparedRequest], Hashable] = key or host_key
         self._make: Callable[[Hashable], Any] | None = None
         self._common: _Entry | None = None
         if isinstance(policy, Strategy):
@@ -151,12 +152,23 @@ def policies_of(
     key: Callable[[PreparedRequest], Hashable] | None,
     max_hosts: int,
     header: str,
+    pool_connections: int,
+    pool_maxsize: int,
+    pool_block: bool,
 ) -> HostPolicies | None:
     """The policies that the options of an adapter or a session ask for; None where they ask for none.
 
     Raises:
         ConfigurationError: They contradict one another, or are wrong.
     """
+    check = Checker("requests policies")
+    check.function("key", key)
+    check.integer("max_hosts", max_hosts)
+    check_header(check, header)
+    check.integer("pool_connections", pool_connections)
+    check.integer("pool_maxsize", pool_maxsize)
+    check.boolean("pool_block", pool_block)
+    check.done()
     if registry is None:
         if preset is not None:
             raise ConfigurationError(f"requests policies: preset {preset!r} needs registry=")

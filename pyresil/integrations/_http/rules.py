@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from requests import PreparedRequest, Response
 
+    from pyresil._validate import Checker
     from pyresil.context import Context
     from pyresil.strategy import Call
 
@@ -135,6 +136,15 @@ def checked_key(key: object) -> str:
             f"request: idempotency_key must be 'auto' or 1 to 255 visible ASCII characters, got {key!r}"
         )
     return key
+
+
+def check_header(check: Checker, header: object) -> None:
+    """Note it where the header of idempotency keys is no name of a header (RFC 9110, section 5.1)."""
+    allowed = "!#$%&'*+-.^_`|~"
+    if not (isinstance(header, str) and header and header.isascii()) or not all(
+        char.isalnum() or char in allowed for char in header
+    ):
+        check.fault("idempotency_header", "the name of a header", header)
 
 
 def new_key() -> str:

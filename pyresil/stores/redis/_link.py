@@ -209,7 +209,9 @@ class Link:
 
     def _translated(self, error: Exception) -> StoreError:
         """What the error means to a user, in one line that says what to do."""
-        errors, where, text = self.errors, self.where, " ".join(str(error).split())
+        errors, where = self.errors, self.where
+        # Without the objects that redis-py's Sentinel shows, whole pools of connections.
+        text = " ".join(str(error).split()).partition(" : <")[0]
         refused = (errors.AuthenticationError, errors.AuthorizationError, errors.NoPermissionError)
         if isinstance(error, refused) or text.startswith(_REFUSED):
             return StoreError(
@@ -243,6 +245,8 @@ class Link:
                 "; Redis 7 or later is needed" if "unexpected symbol" in text or "compiling" in text else ""
             )
             return StoreError(f"{where} answered: {text}{hint}")
+        if isinstance(error, errors.InvalidResponse):
+            return StoreError(f"{where} does not speak the protocol of Redis ({text}): is it another server?")
         raise error
 
     def close(self) -> None:

@@ -47,9 +47,14 @@ def client_maker(url: str, timeout: float) -> Callable[[], Any]:
         return _cluster(parts, timeout)
     if parts.scheme not in {"redis", "rediss", "unix"}:
         _refuse(f"got scheme {parts.scheme!r}")
+    db = parts.path.removeprefix("/")
+    if parts.scheme != "unix" and db and not (db.isascii() and db.isdecimal()):
+        _refuse(f"a number of a database follows the host, got {db!r}")  # redis-py would take database 0
     try:
         client = redis.Redis.from_url(url)
-    except (ValueError, TypeError) as error:
+        pool = client.connection_pool
+        pool.connection_class(**pool.connection_kwargs)  # opens nothing, and knows which options there are
+    except (ValueError, TypeError, redis.RedisError) as error:
         _refuse(_without(str(error), parts))
     return lambda: client
 

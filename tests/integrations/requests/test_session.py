@@ -357,6 +357,32 @@ def test_a_fallback_takes_the_place_of_the_answer(make, flaky):
     assert make(Fallback("from the cache"), Retry(attempts=2, backoff=FAST)).get(url) == "from the cache"
 
 
+@pytest.mark.parametrize("kind", [ResilientSession, ResilientAdapter])
+@pytest.mark.parametrize("policy", [None, Policy()])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"key": 5},
+        {"max_hosts": 0},
+        {"max_hosts": True},
+        {"idempotency_header": ""},
+        {"idempotency_header": "a b"},
+        {"idempotency_header": None},
+        {"pool_connections": 0},
+        {"pool_maxsize": True},
+        {"pool_block": 1},
+    ],
+)
+def test_bad_options_are_refused(kind, policy, options):
+    with pytest.raises(ConfigurationError, match=f"requests policies: {next(iter(options))} must be"):
+        kind(policy, **options)
+
+
+def test_all_bad_options_are_told_at_once():
+    with pytest.raises(ConfigurationError, match=r"key must be.*max_hosts must be.*pool_maxsize must be"):
+        ResilientSession(key=5, max_hosts=0, pool_maxsize=0)
+
+
 def test_urllib3s_retries_cannot_be_turned_on():
     with pytest.raises(ConfigurationError, match="put a Retry into the policy"):
         ResilientAdapter(max_retries=3)
