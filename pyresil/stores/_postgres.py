@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyresil.clock import SYSTEM
 from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
 from pyresil.stores import _forks
+from pyresil.stores.base import SHORTEST_HALVED
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -102,9 +103,12 @@ class Database:
         deadline = SYSTEM.monotonic() + timeout
         pause = _FIRST_PAUSE
         while True:
+            # An answer may be lost on a connection that stays open: half of the time is left for another try on another one.
+            left = deadline - SYSTEM.monotonic()
+            give_up = deadline if left <= SHORTEST_HALVED else deadline - left / 2.0
             try:
-                with self._checkout(deadline) as connection:
-                    return _execute(connection, sql, values, deadline)
+                with self._checkout(give_up) as connection:
+                    return _execute(connection, sql, values, give_up)
             except (StoreError, ConfigurationError):
                 raise
             except Exception as error:

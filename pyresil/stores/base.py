@@ -21,6 +21,9 @@ __all__ = ["Granted", "Held", "LockInfo", "LockStore"]
 #: Seconds that a call may take where neither it nor its store says otherwise.
 DEFAULT_TIMEOUT = 5.0
 
+#: Up to so many seconds a call to a server is one try; longer ones are halved, for another where a reply is lost without a word.
+SHORTEST_HALVED = 0.5
+
 #: What every store puts before its keys, unless told otherwise.
 DEFAULT_PREFIX = "pyresil:"
 

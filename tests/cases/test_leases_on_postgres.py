@@ -115,23 +115,24 @@ def test_L19_a_statement_timeout_hits_a_renewal(store, raw, postgres_url):
     impatient.close()
 
 
+@pytest.mark.parametrize("cut", [True, False], ids=["reset", "silent"])
 @pytest.mark.parametrize("call", ["acquire", "release", "renew"])
-def test_L5_the_first_reply_is_lost_on_postgres(store, postgres, new_proxy, postgres_url, call):
+def test_L5_the_first_reply_is_lost_on_postgres(store, postgres, new_proxy, postgres_url, call, cut):
     proxy = new_proxy(postgres)
     with PostgresLockStore(postgres_url.replace(f":{postgres.port}/", f":{proxy.port}/")) as far:
         far.release("k", "nobody")
         if call == "acquire":
-            proxy.drop_replies(1)
-            token = far.acquire("k", "a", 60_000).token
+            proxy.drop_replies(1, cut=cut)
+            token = far.acquire("k", "a", 60_000, timeout=2).token
             assert store.acquire("k", "b", 60_000).token == token
             assert store.inspect("k").remaining_ms <= 60_000
         else:
             far.acquire("k", "a", 20_000)
-            proxy.drop_replies(1)
+            proxy.drop_replies(1, cut=cut)
         if call == "release":
-            far.release("k", "a")
+            far.release("k", "a", timeout=2)
             assert store.inspect("k") is None
         if call == "renew":
-            assert far.renew("k", "a", 10_000) is True
+            assert far.renew("k", "a", 10_000, timeout=2) is True
             assert 0 < store.inspect("k").remaining_ms <= 10_000
         assert proxy.replies_dropped == 1

@@ -121,10 +121,7 @@ def test_L5_the_first_reply_of_acquire_is_lost_on_redis(valkey, new_proxy, prefi
     before = store.acquire("k", "warm-up", 60_000).token
     store.release("k", "warm-up")
     proxy.drop_replies(1, b"EVALSHA", cut=kind == "reset")
-    if kind == "silent":
-        with pytest.raises(StoreUnavailableError):
-            store.acquire("k", "a", 60_000, timeout=0.5)
-    answer = store.acquire("k", "a", 60_000)
+    answer = store.acquire("k", "a", 60_000, timeout=2)
     assert proxy.replies_dropped == 1
     assert isinstance(answer, Granted)
     assert answer.token > before
@@ -135,28 +132,42 @@ def test_L5_the_first_reply_of_acquire_is_lost_on_redis(valkey, new_proxy, prefi
 
 
 @pytest.mark.server
-def test_L5_the_first_reply_of_release_is_lost_on_redis(valkey, new_proxy, prefix):
+def test_L5_a_short_call_is_one_try_and_its_own_retry_is_the_same_acquisition(valkey, new_proxy, prefix):
+    proxy = new_proxy(valkey)
+    with RedisLockStore(redis.Redis(port=proxy.port), prefix=prefix) as store:
+        store.release("k", "warm-up")
+        proxy.drop_replies(1, b"EVALSHA", cut=False)
+        with pytest.raises(StoreUnavailableError):
+            store.acquire("k", "a", 60_000, timeout=0.5)
+        token = store.inspect("k").token
+        assert store.acquire("k", "a", 60_000).token == token
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("cut", [True, False], ids=["reset", "silent"])
+def test_L5_the_first_reply_of_release_is_lost_on_redis(valkey, new_proxy, prefix, cut):
     proxy = new_proxy(valkey)
     client = redis.Redis(port=valkey.port)
     store = RedisLockStore(redis.Redis(port=proxy.port), prefix=prefix)
     store.acquire("k", "a", 60_000)
     store.release("k", "nobody")
-    proxy.drop_replies(1, b"EVALSHA")
-    store.release("k", "a")
+    proxy.drop_replies(1, b"EVALSHA", cut=cut)
+    store.release("k", "a", timeout=2)
     assert proxy.replies_dropped == 1
     assert not client.exists(redis_name(prefix, "k"))
     client.close()
 
 
 @pytest.mark.server
-def test_L5_the_first_reply_of_renew_is_lost_on_redis(valkey, new_proxy, prefix):
+@pytest.mark.parametrize("cut", [True, False], ids=["reset", "silent"])
+def test_L5_the_first_reply_of_renew_is_lost_on_redis(valkey, new_proxy, prefix, cut):
     proxy = new_proxy(valkey)
     client = redis.Redis(port=valkey.port)
     store = RedisLockStore(redis.Redis(port=proxy.port), prefix=prefix)
     store.acquire("k", "a", 20_000)
     store.renew("k", "a", 20_000)
-    proxy.drop_replies(1, b"EVALSHA")
-    assert store.renew("k", "a", 10_000) is True
+    proxy.drop_replies(1, b"EVALSHA", cut=cut)
+    assert store.renew("k", "a", 10_000, timeout=2) is True
     assert proxy.replies_dropped == 1
     assert 0 < client.pttl(redis_name(prefix, "k")) <= 10_000
     client.close()

@@ -118,7 +118,7 @@ class Link:
 
     def command(self, key: bytes, words: tuple[Any, ...], timeout: float) -> Any:
         """Send one command once, to the node of ``key``."""
-        return self._once(lambda deadline: self._routed(key, words, words, deadline), timeout)
+        return self._once(lambda deadline: self._routed(key, words, words, deadline, once=True), timeout)
 
     def scan(self, pattern: bytes, timeout: float) -> set[bytes]:
         """All keys that match a glob pattern, on all primaries."""
@@ -156,12 +156,20 @@ class Link:
         except Exception as error:
             raise self._translated(error) from error
 
-    def _routed(self, key: bytes, known: tuple[Any, ...], whole: tuple[Any, ...], deadline: float) -> Any:
+    def _routed(
+        self,
+        key: bytes,
+        known: tuple[Any, ...],
+        whole: tuple[Any, ...],
+        deadline: float,
+        *,
+        once: bool = False,
+    ) -> Any:
         server = self._server_of(key)
         words, asking = known, False
         for _ in range(8):
             try:
-                return server.exchange(words, deadline, asking=asking)
+                return server.exchange(words, deadline, asking=asking, once=once)
             except self.errors.NoScriptError:
                 words = whole
             except self.errors.AskError as error:  # and MovedError, which derives from it

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyresil.clock import SYSTEM
 from pyresil.stores import _forks
+from pyresil.stores.base import SHORTEST_HALVED
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -62,13 +63,18 @@ class Server:
         """The same with another address, for a redirection."""
         return Server(self._class, {**self._options, "host": host, "port": port}, self._errors)
 
-    def exchange(self, words: tuple[Any, ...], deadline: float, *, asking: bool = False) -> Any:
+    def exchange(
+        self, words: tuple[Any, ...], deadline: float, *, asking: bool = False, once: bool = False
+    ) -> Any:
         """Send one command and return its reply.
+
+        A reply may be lost on a connection that stays open: half of the time is left for another try on another one.
 
         Args:
             words: The command.
             deadline: On the system's monotonic clock.
             asking: Whether the cluster said to ask this node.
+            once: Wait for the reply until the deadline.
 
         Raises:
             Exception: What the client library raises; its TimeoutError where there was no reply in time.
@@ -76,15 +82,17 @@ class Server:
         left = deadline - SYSTEM.monotonic()
         if left <= 0.0:
             raise self._errors.TimeoutError("no reply in time")
-        connection = self._take(left)
+        patience = left if once or left <= SHORTEST_HALVED else left / 2.0
+        connection = self._take(patience)
         clean = False
         try:
             if asking:
                 connection.send_command("ASKING")
                 connection.read_response()
             connection.send_packed_command([pack(words)], check_health=False)
-            if not connection.can_read(timeout=max(deadline - SYSTEM.monotonic(), 0.001)):
-                raise self._errors.TimeoutError(f"no reply within {left:.3g} s")
+            # The patience counts from here: connecting may take most of the time, by slow sentinels for one.
+            if not connection.can_read(timeout=max(min(deadline - SYSTEM.monotonic(), patience), 0.001)):
+                raise self._errors.TimeoutError(f"no reply within {patience:.3g} s")
             reply = connection.read_response()
             clean = True
         except self._errors.ReadOnlyError:
