@@ -119,6 +119,10 @@ def full():
     return bulkhead
 
 
+def free_lock():
+    return Lock("k", store=MemoryLockStore())
+
+
 def locked(**options):
     """A lock strategy whose lease somebody else holds."""
     store = MemoryLockStore()
@@ -248,46 +252,45 @@ def _():
     assert outcome(policy_of(used_up(), Fallback("spare")), int) is RateLimitedError
 
 
+def slots_in_fallback(*make):
+    """How many slots are taken while the fallback runs."""
+    seen = []
+    bulkhead = Bulkhead(1)
+    using = Fallback(using=lambda error, ctx: seen.append(bulkhead.stats().active))
+    outcome(policy_of(*(using if item is Fallback else bulkhead for item in make)), Work())
+    return seen
+
+
 @scenario("fallback", "bulkhead", "takes the place of a refusal, and runs without a slot")
 def _():
     assert outcome(policy_of(Fallback("spare"), full()), int) == "spare"
-    bulkhead = Bulkhead(1)
-    seen = []
-    using = Fallback(using=lambda error, ctx: seen.append(bulkhead.stats().active))
-    outcome(policy_of(using, bulkhead), Work())
-    assert seen == [0]
+    assert slots_in_fallback(Fallback, Bulkhead) == [0]
 
 
 @scenario("bulkhead", "fallback", "refuses before the fallback is asked, which runs in the slot")
 def _():
     assert outcome(policy_of(full(), Fallback("spare")), int) is BulkheadFullError
-    bulkhead = Bulkhead(1)
-    seen = []
-    using = Fallback(using=lambda error, ctx: seen.append(bulkhead.stats().active))
-    outcome(policy_of(bulkhead, using), Work())
-    assert seen == [1]
+    assert slots_in_fallback(Bulkhead, Fallback) == [1]
+
+
+def left_for_fallback(*make):
+    """The error that the fallback gets, and what `remaining()` is for it, once the work took 2 s of `Timeout("1s")`."""
+    left = []
+    clock = ManualClock()
+    using = Fallback(using=lambda error, ctx: left.append((type(error), ctx.remaining())) or "spare")
+    policy = Policy(*(using if item is Fallback else item("1s") for item in make), clock=clock)
+    assert outcome(policy, lambda: clock.advance("2s") or int("x")) == "spare"
+    return left
 
 
 @scenario("fallback", "timeout", "takes the place of a work that ran out of time, and has time of its own")
 def _():
-    left = []
-    clock = ManualClock()
-    using = Fallback(using=lambda error, ctx: left.append((type(error), ctx.remaining())) or "spare")
-    assert (
-        outcome(Policy(using, Timeout("1s"), clock=clock), lambda: clock.advance("2s") or int("x")) == "spare"
-    )
-    assert left == [(TimeoutExceededError, None)]
+    assert left_for_fallback(Fallback, Timeout) == [(TimeoutExceededError, None)]
 
 
 @scenario("timeout", "fallback", "counts the fallback's time too; its value may come late")
 def _():
-    left = []
-    clock = ManualClock()
-    using = Fallback(using=lambda error, ctx: left.append((type(error), ctx.remaining())) or "spare")
-    assert (
-        outcome(Policy(Timeout("1s"), using, clock=clock), lambda: clock.advance("2s") or int("x")) == "spare"
-    )
-    assert left == [(ValueError, 0.0)]
+    assert left_for_fallback(Timeout, Fallback) == [(ValueError, 0.0)]
 
 
 # -- cache -------------------------------------------------------------------------------------------------------------------
@@ -295,7 +298,7 @@ def _():
 
 @scenario("cache", "lock", "takes the lock for a load only")
 def _():
-    policy = policy_of(Cache(key, ttl="1m"), Lock("k", store=MemoryLockStore()))
+    policy = policy_of(Cache(key, ttl="1m"), free_lock())
     with record_events("lock-acquired") as recorded:
         assert [outcome(policy, Work(0)) for _ in range(3)] == [1, 1, 1]
     assert len(recorded) == 1
@@ -303,7 +306,7 @@ def _():
 
 @scenario("lock", "cache", "takes the lock for every look-up")
 def _():
-    policy = policy_of(Lock("k", store=MemoryLockStore()), Cache(key, ttl="1m"))
+    policy = policy_of(free_lock(), Cache(key, ttl="1m"))
     with record_events("lock-acquired") as recorded:
         assert [outcome(policy, Work(0)) for _ in range(3)] == [1, 1, 1]
     assert len(recorded) == 3
@@ -411,7 +414,7 @@ def _():
 @scenario("lock", "retry", "holds one lease over all attempts and the pauses")
 def _():
     work = Work(2)
-    outcome(policy_of(Lock("k", store=MemoryLockStore()), retry()), work)
+    outcome(policy_of(free_lock(), retry()), work)
     assert len(set(work.tokens)) == 1
     assert work.calls == 3
 
@@ -419,7 +422,7 @@ def _():
 @scenario("retry", "lock", "takes a lease for each attempt; a lock that is held elsewhere is not tried again")
 def _():
     work = Work(2)
-    outcome(policy_of(retry(), Lock("k", store=MemoryLockStore())), work)
+    outcome(policy_of(retry(), free_lock()), work)
     assert len(set(work.tokens)) == 3
     with record_events("retry") as recorded:
         assert outcome(policy_of(retry(), locked()), int) is LockNotAcquiredError
@@ -429,7 +432,7 @@ def _():
 @scenario("lock", "hedge", "lets the copies run under one lease")
 def _():
     work = Slow()
-    assert outcome(Policy(Lock("k", store=MemoryLockStore()), hedge()), work) == 2
+    assert outcome(Policy(free_lock(), hedge()), work) == 2
     assert len(set(work.tokens)) == 1
 
 
@@ -437,7 +440,7 @@ def _():
 def _():
     work = Slow()
     with record_events("lock-rejected") as recorded:
-        outcome(Policy(hedge(), Lock("k", store=MemoryLockStore())), work)
+        outcome(Policy(hedge(), free_lock()), work)
     assert work.calls == 1
     assert len(recorded) == 1
 
@@ -445,7 +448,7 @@ def _():
 @scenario("lock", "circuit breaker", "holds the lease when the circuit refuses")
 def _():
     with record_events("lock-acquired") as recorded:
-        assert outcome(policy_of(Lock("k", store=MemoryLockStore()), opened()), int) is CircuitOpenError
+        assert outcome(policy_of(free_lock(), opened()), int) is CircuitOpenError
     assert len(recorded) == 1
 
 
@@ -456,7 +459,7 @@ def _():
 )
 def _():
     with record_events("lock-acquired") as recorded:
-        assert outcome(policy_of(opened(), Lock("k", store=MemoryLockStore())), int) is CircuitOpenError
+        assert outcome(policy_of(opened(), free_lock()), int) is CircuitOpenError
     assert recorded == []
     breaker = open_after(1)
     assert outcome(policy_of(breaker, locked()), int) is LockNotAcquiredError
@@ -466,7 +469,7 @@ def _():
 @scenario("lock", "rate limit", "holds the lease when the limit refuses")
 def _():
     with record_events("lock-acquired") as recorded:
-        assert outcome(policy_of(Lock("k", store=MemoryLockStore()), used_up()), int) is RateLimitedError
+        assert outcome(policy_of(free_lock(), used_up()), int) is RateLimitedError
     assert len(recorded) == 1
 
 
@@ -479,14 +482,14 @@ def _():
 @scenario("lock", "bulkhead", "holds the lease when the bulkhead refuses")
 def _():
     with record_events("lock-acquired") as recorded:
-        assert outcome(policy_of(Lock("k", store=MemoryLockStore()), full()), int) is BulkheadFullError
+        assert outcome(policy_of(free_lock(), full()), int) is BulkheadFullError
     assert len(recorded) == 1
 
 
 @scenario("bulkhead", "lock", "takes no lease when it is full, and holds the slot while waiting for the lock")
 def _():
     with record_events("lock-acquired") as recorded:
-        assert outcome(policy_of(full(), Lock("k", store=MemoryLockStore())), int) is BulkheadFullError
+        assert outcome(policy_of(full(), free_lock()), int) is BulkheadFullError
     assert recorded == []
     seen = []
     bulkhead = Bulkhead(1)
@@ -590,8 +593,8 @@ def _():
     assert slots_in_pauses(Bulkhead, Retry) == [1]
 
 
-@scenario("retry", "timeout", "gives each attempt the whole limit")
-def _():
+def left_in_attempts(*strategies):
+    """What `remaining()` is in each attempt, where each takes 2 s and fails; and how that ends."""
     clock = ManualClock()
     left = []
 
@@ -600,22 +603,17 @@ def _():
         clock.advance("2s")
         raise ValueError
 
-    assert outcome(Policy(Retry(3, Constant(0)), Timeout("5s"), clock=clock), work) is ValueError
-    assert left == [5.0, 5.0, 5.0]
+    return left, outcome(Policy(*strategies, clock=clock), work)
+
+
+@scenario("retry", "timeout", "gives each attempt the whole limit")
+def _():
+    assert left_in_attempts(Retry(3, Constant(0)), Timeout("5s")) == ([5.0, 5.0, 5.0], ValueError)
 
 
 @scenario("timeout", "retry", "limits all attempts together; a pause that does not fit is not begun")
 def _():
-    clock = ManualClock()
-    left = []
-
-    def work():
-        left.append(current_context().remaining())
-        clock.advance("2s")
-        raise ValueError
-
-    assert outcome(Policy(Timeout("5s"), Retry(9, Constant(0)), clock=clock), work) is TimeoutExceededError
-    assert left == [5.0, 3.0, 1.0]
+    assert left_in_attempts(Timeout("5s"), Retry(9, Constant(0))) == ([5.0, 3.0, 1.0], TimeoutExceededError)
 
 
 # -- hedge -------------------------------------------------------------------------------------------------------------------
