@@ -152,9 +152,8 @@ class ArgumentsKey:
 
             try:
                 self._signature = inspect.signature(self.function)
-            except (
-                ValueError
-            ):  # a builtin that does not tell its parameters: positions and names as they were given
+            except ValueError:
+                # A builtin that does not tell its parameters: positions and names as they were given.
                 return [*args, kwargs]
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()

@@ -76,9 +76,7 @@ class Dispatcher:
             job = self._queue.get()
             try:
                 job()
-            except (
-                BaseException
-            ):  # sys.exit() in a callback must not end the thread that all later ones wait for
+            except BaseException:  # also sys.exit(): all later callbacks wait for this thread
                 report_exception("a callback raised")
             del job  # not kept alive until the next one comes
 

@@ -162,6 +162,13 @@ class Checker:
         self.fault(field, "callable", value)
         return None
 
+    def instead(self, has_value: bool, using: Any) -> Callable[..., Any] | None:
+        """The function ``using``, which gives what stands in the place of a value: the one or the other must be given."""
+        if has_value == (using is not None):
+            given = "both" if has_value else "neither"
+            self.faults.append(f"exactly one of a value and using= must be given, got {given}")
+        return self.function("using", using)
+
     def instance(self, field: str, value: T | None, kind: type[Any], words: str) -> T | None:
         """An instance of ``kind``, or None."""
         if value is None or isinstance(value, kind):

@@ -134,9 +134,7 @@ class Watchdog:
                 continue
             try:
                 action()
-            except (
-                BaseException
-            ):  # whatever it is, it must not end this thread: every later deadline is waiting for it
+            except BaseException:  # whatever it is: every later deadline waits for this thread
                 report_exception("a deadline's action raised")
             del action  # not kept alive until the next one is due
 

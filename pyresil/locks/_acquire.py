@@ -164,9 +164,7 @@ class Acquisition:
         lease._renewal.start()
         self._locks._remember(lease)
         self._unknown = False
-        if (
-            self._locks._closed
-        ):  # meanwhile, and whoever closed did not see this lease; it is released by `run`
+        if self._locks._closed:  # meanwhile, by somebody who did not see this lease; `run` releases it
             raise LockError("locks: this object was closed")
         if LockAcquired.listeners:
             at = self._clock.wall()

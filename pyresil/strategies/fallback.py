@@ -100,10 +100,7 @@ class Fallback(Strategy[V_co], Generic[V_co]):
 
         check = Checker("fallback", name)
         self.name = check.name(name)
-        self._using = check.function("using", using)
-        if (value is UNSET) == (using is None):
-            given = "neither" if value is UNSET else "both"
-            check.faults.append(f"exactly one of a value and using= must be given, got {given}")
+        self._using = check.instead(value is not UNSET, using)
         self._value = value
         self._handles_rejections = handle is None
         self.judge = Judge(handle, handle_result, check)

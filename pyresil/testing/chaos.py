@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar, overload
 from pyresil._validate import Checker
 from pyresil.clock import Clock
 from pyresil.context import UNSET
-from pyresil.durations import seconds
-from pyresil.errors import ConfigurationError, shown
+from pyresil.errors import shown
 from pyresil.strategy import Guard, Strategy
 
 if TYPE_CHECKING:
@@ -30,6 +29,12 @@ V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
 
 
+def _switch(check: Checker, enabled: Any) -> Any:
+    if not isinstance(enabled, bool) and not callable(enabled):
+        check.fault("enabled", "True, False, or a function of the context", enabled)
+    return enabled
+
+
 class _Dice:
     """Whether an execution is hit: the ``rate``, ``enabled`` and ``seed`` of all three.
 
@@ -39,9 +44,7 @@ class _Dice:
 
     def __init__(self, check: Checker, rate: float, enabled: Any, seed: Any) -> None:
         self.rate = check.number("rate", rate, 0.0, 1.0)
-        if not isinstance(enabled, bool) and not callable(enabled):
-            check.fault("enabled", "True, False, or a function of the context", enabled)
-        self.enabled: bool | Callable[[Context], object] = enabled
+        self.enabled: bool | Callable[[Context], object] = _switch(check, enabled)
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, str))):
             check.fault("seed", "an int, a string or None", seed)
             seed = None
@@ -68,6 +71,8 @@ class _Dice:
 class _Chaos:
     """What the three have in common."""
 
+    kind: str
+    name: str | None
     _dice: _Dice
 
     @property
@@ -77,11 +82,10 @@ class _Chaos:
 
     @enabled.setter
     def enabled(self, value: bool | Callable[[Context], object]) -> None:
-        if not isinstance(value, bool) and not callable(value):
-            raise ConfigurationError(
-                f"enabled must be True, False, or a function of the context, got {value!r}"
-            )
-        self._dice.enabled = value
+        check = Checker(self.kind, self.name)
+        enabled = _switch(check, value)
+        check.done()
+        self._dice.enabled = enabled
 
 
 class InjectFault(_Chaos, Guard[Never]):
@@ -186,7 +190,7 @@ class InjectLatency(_Chaos, Guard[Never]):
     def enter(self, ctx: Context) -> None:
         """Wait, or let the execution pass at once."""
         if self._dice.hits(ctx):
-            ctx.sleep(seconds(self._delay(ctx)) if callable(self._delay) else self._delay)
+            ctx.sleep(self._delay(ctx) if callable(self._delay) else self._delay)
 
     def exit(self, ctx: Context, token: Any, outcome: Outcome[Any]) -> Outcome[Any]:
         """Nothing to do."""
@@ -257,10 +261,7 @@ class InjectResult(_Chaos, Strategy[V_co], Generic[V_co]):
     ) -> None:
         check = Checker("inject result", name)
         self.name = check.name(name)
-        self._using = check.function("using", using)
-        if (value is UNSET) == (using is None):
-            given = "neither" if value is UNSET else "both"
-            check.faults.append(f"exactly one of a value and using= must be given, got {given}")
+        self._using = check.instead(value is not UNSET, using)
         self._value = value
         self._dice = _Dice(check, rate, enabled, seed)
         self._clock = check.instance("clock", clock, Clock, "a Clock or None")

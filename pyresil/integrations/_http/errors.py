@@ -8,18 +8,26 @@ import requests
 
 from pyresil.errors import CancelledError, TimeoutExceededError
 
-
-def _told(text: str, subject: str | None, phase: str | None) -> str:
-    if subject is None:
-        return text
-    return f"{subject}: {text} {phase}" if phase else f"{subject}: {text}"
-
-
 #: The phase of a call whose budget was spent before it began.
 UNSENT = "before anything was sent"
 
 
-class RequestTimeoutError(TimeoutExceededError, requests.Timeout):
+class _OfRequest:
+    """What both errors say of their call."""
+
+    subject: str | None = None
+    phase: str | None = None
+    request: Any = None
+    response: Any = None
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.subject is None:
+            return text
+        return f"{self.subject}: {text} {self.phase}" if self.phase else f"{self.subject}: {text}"
+
+
+class RequestTimeoutError(_OfRequest, TimeoutExceededError, requests.Timeout):
     """The time of a call was up: a `TimeoutExceededError` that is a ``requests.Timeout`` too.
 
     Attributes:
@@ -30,16 +38,8 @@ class RequestTimeoutError(TimeoutExceededError, requests.Timeout):
         response: None: there is no whole response.
     """
 
-    subject: str | None = None
-    phase: str | None = None
-    request: Any = None
-    response: Any = None
 
-    def __str__(self) -> str:
-        return _told(super().__str__(), self.subject, self.phase)
-
-
-class RequestCancelledError(CancelledError, requests.RequestException):
+class RequestCancelledError(_OfRequest, CancelledError, requests.RequestException):
     """A call was cancelled through its context: a `CancelledError` that is a ``requests.RequestException`` too.
 
     Attributes:
@@ -49,14 +49,6 @@ class RequestCancelledError(CancelledError, requests.RequestException):
         request: The prepared request, or None after unpickling.
         response: None: there is no whole response.
     """
-
-    subject: str | None = None
-    phase: str | None = None
-    request: Any = None
-    response: Any = None
-
-    def __str__(self) -> str:
-        return _told(super().__str__(), self.subject, self.phase)
 
 
 def about_request(error: TimeoutExceededError | CancelledError, request: Any, subject: str) -> Any:

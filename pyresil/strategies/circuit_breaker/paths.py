@@ -46,46 +46,42 @@ $ctx = context(cell)
 $refresh($breaker, ($ctx.policy, $ctx.source))
 value = $guarded($inner, $ctx)
 """
-#: One more success in a window that is full of them is the same window, so it is not recorded.
-_COUNT = """\
+#: The closed circuit: ``after`` follows on a work that raised nothing.
+_PATH = """\
 $window = $circuit.window
 if $window is None:
     value = $guarded($inner, context(cell))
 else:
+{before}\
     try:
         WORK
     except Exception as error:
-        $raised(context(cell), $window, error, 0.0)
+        $raised(context(cell), $window, error, {begun})
         raise
+{after}\
+"""
+
+
+def _untimed(after: str) -> str:
+    return _PATH.format(before="", begun="0.0", after=after)
+
+
+def _timed(after: str) -> str:
+    before = "    $now = $breaker._now\n    $begun = $now()\n"
+    return _PATH.format(before=before, begun="$begun", after=after)
+
+
+#: One more success in a window that is full of them is the same window, so it is not recorded.
+_COUNT = _untimed("""\
     if not (type(value) in $plain and $window.calm):
         $returned(context(cell), $window, value, 0.0)
-"""
-_COUNT_TIMED = """\
-$window = $circuit.window
-if $window is None:
-    value = $guarded($inner, context(cell))
-else:
-    $now = $breaker._now
-    $begun = $now()
-    try:
-        WORK
-    except Exception as error:
-        $raised(context(cell), $window, error, $begun)
-        raise
+""")
+_COUNT_TIMED = _timed("""\
     if not ($now() - $begun <= $limit and type(value) in $plain and $window.calm):
         $returned(context(cell), $window, value, $begun)
-"""
+""")
 #: A good call among good ones opens nothing: `TimeWindow.record` inline; nothing is called between the look and the stores.
-_TIME = """\
-$window = $circuit.window
-if $window is None:
-    value = $guarded($inner, context(cell))
-else:
-    try:
-        WORK
-    except Exception as error:
-        $raised(context(cell), $window, error, 0.0)
-        raise
+_TIME = _untimed("""\
     $now = $breaker._now
     $ended = $now()
     if type(value) in $plain and $ended < $window.end and $window.calm:
@@ -93,23 +89,12 @@ else:
         $window.own += 1
     else:
         $returned(context(cell), $window, value, 0.0)
-"""
-_TIME_AND_SLOW = """\
-$window = $circuit.window
-if $window is None:
-    value = $guarded($inner, context(cell))
-else:
-    $now = $breaker._now
-    $begun = $now()
-    try:
-        WORK
-    except Exception as error:
-        $raised(context(cell), $window, error, $begun)
-        raise
+""")
+_TIME_AND_SLOW = _timed("""\
     $ended = $now()
     if type(value) in $plain and $ended < $window.end and $window.calm and $ended - $begun <= $limit:
         $window.calls += 1
         $window.own += 1
     else:
         $returned(context(cell), $window, value, $begun)
-"""
+""")
