@@ -6,7 +6,7 @@ loaded when one of their names is first used (PEP 562), so ``import pyresil`` co
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False  # importing it from typing would cost a start of the command 2.5 ms
 
 __version__ = "0.1.0"
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 
 __all__ = ["main"]
@@ -27,12 +26,13 @@ def main(arguments: list[str] | None = None) -> int:
         return _main(arguments)
     status = 70
     gc.set_threshold(50_000)  # what the imports make is no garbage; looking for it costs 2 ms of the start
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        )  # until there is something to end in order, Ctrl-C just ends
     try:
-        status = _main(sys.argv[1:])
+        status = _main(sys.argv[1:], alone=True)
+    except KeyboardInterrupt:  # at the very start
+        import signal
+
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     except BaseException:  # a fault of ours: shown in full, and never taken for the command's own status
         import traceback
 
@@ -41,14 +41,22 @@ def main(arguments: list[str] | None = None) -> int:
     os._exit(status)
 
 
-def _main(words: list[str]) -> int:
+def _let_interrupts_end() -> None:
+    """Until there is something to end in order, Ctrl-C just ends, as it ends any program."""
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _main(words: list[str], *, alone: bool = False) -> int:
     _open_standard_files()
     from pyresil.cli import _report
     from pyresil.cli._options import HelpRequested, UsageError
     from pyresil.errors import ConfigurationError
 
     try:
-        return _dispatch(words)
+        return _dispatch(words, alone=alone)
     except (UsageError, ConfigurationError) as error:
         _report.write(2, f"pyresil-lock: {_report.clean(error)}\n")
         return _report.USAGE
@@ -57,8 +65,9 @@ def _main(words: list[str]) -> int:
         return 0
 
 
-def _dispatch(words: list[str]) -> int:
+def _dispatch(words: list[str], *, alone: bool) -> int:
     from pyresil.cli import _options, _text
+    from pyresil.cli._glance import busy_at_a_glance
 
     if not words:
         raise _options.UsageError("name a command, such as run; see pyresil-lock --help")
@@ -73,9 +82,17 @@ def _dispatch(words: list[str]) -> int:
         _print(f"pyresil-lock {__version__}")
         return 0
     if name == "run":
+        settings = _options.read_settings(_text.RUN, rest)
+        busy = busy_at_a_glance(settings)
+        if busy is not None:
+            return busy
+        if alone:
+            _let_interrupts_end()
         from pyresil.cli._run import run
 
-        return run(_options.read_settings(_text.RUN, rest))
+        return run(settings)
+    if alone:
+        _let_interrupts_end()
     if name == "lead":
         from pyresil.cli._lead import lead
 

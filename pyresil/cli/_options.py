@@ -6,10 +6,9 @@ the last of two values wins). The options of a command are the table in `_text`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-from pyresil.durations import seconds
 from pyresil.errors import ConfigurationError
+
+TYPE_CHECKING = False  # importing it from typing would cost a start 2.5 ms
 
 if TYPE_CHECKING:
     from pyresil.cli._text import Command, Option
@@ -51,7 +50,7 @@ class Settings:
             setattr(self, name, value)
 
 
-class Words(NamedTuple):
+class Words:
     """A command line taken apart.
 
     Attributes:
@@ -60,9 +59,10 @@ class Words(NamedTuple):
         faults: What is wrong.
     """
 
-    values: dict[str, str]
-    positional: list[str]
-    faults: list[str]
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.positional: list[str] = []
+        self.faults: list[str] = []
 
 
 def take_apart(command: Command, words: list[str]) -> Words:
@@ -72,7 +72,7 @@ def take_apart(command: Command, words: list[str]) -> Words:
         HelpRequested: --help is among the options.
     """
     options = {option.flag: option for option in command.options}
-    found = Words({}, [], [])
+    found = Words()
     ahead = iter(words)
     for word in ahead:
         if word in ("--help", "-h"):
@@ -129,7 +129,8 @@ def read_settings(command: Command, words: list[str]) -> Settings:
         HelpRequested: --help is among the options.
     """
     at = words.index("--") if "--" in words else len(words)
-    given, positional, faults = take_apart(command, words[:at])
+    found = take_apart(command, words[:at])
+    given, positional, faults = found.values, found.positional, found.faults
     after = words[at + 1 :]
     if at == len(words):
         refuse(command, [*faults, f"put -- before the command to run: {_use(command)}"])
@@ -177,7 +178,8 @@ def read_options(command: Command, words: list[str]) -> dict[str, str | None]:
         UsageError: Something is wrong; all of it in one line.
         HelpRequested: --help is among the options.
     """
-    given, positional, faults = take_apart(command, words)
+    found = take_apart(command, words)
+    given, positional, faults = found.values, found.positional, found.faults
     wanted = command.positional
     if len(positional) > bool(wanted):
         faults.append(f"{positional[bool(wanted)]!r} is too much")
@@ -198,7 +200,7 @@ def check_key(command: Command, key: str, field: str) -> str:
 
 
 def _key_faults(key: str, field: str) -> list[str]:
-    from pyresil.stores.base import check_key
+    from pyresil.stores._checks import check_key
 
     try:
         check_key(key, field)
@@ -209,6 +211,8 @@ def _key_faults(key: str, field: str) -> list[str]:
 
 def _duration(name: str, text: str) -> float:
     """Seconds from ``"30"`` or ``"30s"``, with the lower bound of each option."""
+    from pyresil.durations import seconds
+
     given = text.strip()
     value: float | None = None
     try:

@@ -6,7 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from pyresil.cli import _report
-from pyresil.cli._report import DETAIL, ERROR, NOTE, Reporter
+from pyresil.cli._glance import reporter, say_busy
+from pyresil.cli._report import DETAIL, ERROR
 from pyresil.cli._signals import FORWARDED
 from pyresil.cli._store import meaning, store_url
 from pyresil.cli._supervisor import Supervisor
@@ -14,7 +15,6 @@ from pyresil.clock import SYSTEM
 
 if TYPE_CHECKING:
     from pyresil.cli._options import Settings
-    from pyresil.stores.base import Held
 
 
 def run(settings: Settings) -> int:
@@ -36,12 +36,7 @@ def run(settings: Settings) -> int:
 def opened(settings: Settings) -> Supervisor | None:
     """A supervisor with its guard; None where the system refuses another process, which was said."""
     url = store_url(settings.store, os.environ)
-    report = Reporter(
-        quiet=settings.quiet,
-        verbose=settings.verbose,
-        json=settings.json,
-        secrets=_report.secrets_of(url),
-    )
+    report = reporter(settings, url)
     supervisor = Supervisor(settings, url, report)
     try:
         supervisor.open()
@@ -73,21 +68,15 @@ def _acquire(supervisor: Supervisor) -> int | None:
             supervisor.report.say(DETAIL, "acquired", text, key=claim.key, token=claim.token)
             return None
         if claim.state == "busy":
-            text = f"{claim.key!r} is taken{describe(claim.holder)}; the command did not run"
-            supervisor.report.say(NOTE, "busy", text, key=claim.key)
+            holder = claim.holder
+            say_busy(
+                supervisor.report, claim.key, None if holder is None else (holder.remaining_ms, holder.meta)
+            )
             return settings.busy_exit
         if claim.state in ("failed", "done"):
             status, text = meaning(claim.error)
             supervisor.report.say(ERROR, "store", f"{text}; the command did not run")
             return status
-
-
-def describe(holder: Held | None) -> str:
-    """Who took a key, as far as it is known, and for how long at most."""
-    if holder is None:
-        return ""
-    by = f" by {holder.meta}" if holder.meta else ""
-    return f"{by}, for {holder.remaining_ms / 1000.0:.1f} s more unless renewed"
 
 
 def _hold(supervisor: Supervisor) -> int:

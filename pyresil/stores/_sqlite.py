@@ -15,17 +15,13 @@ from pyresil.clock import SYSTEM
 from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
 from pyresil.stores import _forks
 from pyresil.stores._host import boot_id, boottime_offset, network_file_system
+from pyresil.stores._sqlite_layout import APPLICATION_ID, FORMAT, driver
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable
 
     from pyresil.clock import Clock
-
-#: "pRsl", in the header of the file: what tells it from another application's.
-APPLICATION_ID = 0x7052736C
-#: Layout of the file as a whole.
-FORMAT = 1
 
 _MAX_IDLE = 8
 #: Bytes of a page of a new file.
@@ -188,16 +184,15 @@ class SQLiteFile:
         return found.st_dev, found.st_ino
 
     def _open(self, generation: int) -> Connection:
-        import sqlite3
-
-        if sqlite3.sqlite_version_info < (3, 35):
+        sqlite = driver()
+        if tuple(map(int, sqlite.sqlite_version.split("."))) < (3, 35):
             raise StoreError(
-                f"{self.where}: SQLite 3.35 or later is needed, this Python has {sqlite3.sqlite_version}"
+                f"{self.where}: SQLite 3.35 or later is needed, this Python has {sqlite.sqlite_version}"
             )
         self._make_file()
         file = self._identity()
         # No statement waits in the driver (timeout=0); a connection moves between threads, one at a time.
-        db = sqlite3.connect(self.path, timeout=0.0, isolation_level=None, check_same_thread=False)
+        db = sqlite.connect(self.path, timeout=0.0, isolation_level=None, check_same_thread=False)
         try:
             db.create_function("pyresil_now", 0, self._clock.boottime)
             connection = Connection(db, file or (0, 0), generation)  # of no file, where it vanished meanwhile

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, NoReturn
 
 from pyresil.errors import ConfigurationError
+from pyresil.stores._default import path_of
 from pyresil.stores.base import DEFAULT_PREFIX, check_prefix
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Backend:
         if self._scheme == "memory" and rest not in {"", "//"}:
             _refuse(f"url must be memory: and nothing more, got {self.url}")
         if self._scheme == "sqlite":
-            self._path = _path_of(rest)
+            self._path = path_of(rest)
         elif self._scheme != "memory" and not rest.startswith("//"):
             _refuse(f"url must be like {_KNOWN[self._scheme]}")
         if self._scheme.startswith("redis"):
@@ -187,29 +187,6 @@ class Backend:
 
     def __repr__(self) -> str:
         return f"<Backend {self.url} prefix={self.prefix!r}>"
-
-
-def _path_of(rest: str) -> str:
-    """The file that a sqlite URL names."""
-    path = rest.removeprefix("///") if rest.startswith("///") else ""
-    if "?" in path or "#" in path:
-        _refuse(f"a sqlite URL takes no options and no fragment, got sqlite:{rest}")
-    if "%" in path:
-        from urllib.parse import unquote
-
-        path = unquote(path)
-    if not path or path == ":memory:":
-        _refuse(
-            "a sqlite URL names a file after three slashes: sqlite:///relative.db or sqlite:////srv/app/absolute.db, got "
-            f"sqlite:{rest}"
-        )
-    first, slash, _ = path.partition("/")
-    if slash and first and not os.path.isdir(first) and os.path.isdir(f"/{first}"):  # noqa: PTH112 - pathlib costs 5 ms
-        # cron's working folder is another than the application's: two files would exclude nobody.
-        _refuse(
-            f"sqlite:{rest} names {path!r} below the working folder: for /{path} write four slashes, sqlite:/{rest}"
-        )
-    return path
 
 
 def _without_password(rest: str) -> str:

@@ -14,6 +14,7 @@ from pyresil._validate import Checker
 from pyresil.clock import SYSTEM
 from pyresil.errors import StoreError
 from pyresil.stores._sqlite import SQLiteFile
+from pyresil.stores._sqlite_layout import LOCKS
 from pyresil.stores.base import (
     DEFAULT_PREFIX,
     DEFAULT_TIMEOUT,
@@ -47,18 +48,6 @@ __all__ = ["SQLiteLockStore"]
 _PRUNE_EVERY = 500
 #: A waiter looks for a release this often, in seconds: a read of 15 µs that takes no lock.
 _POLL = 0.025
-
-# Times are microseconds since boot, but for used_at: seconds since the epoch, which only pruning reads.
-_TABLE = """CREATE TABLE pyresil_locks (
-  key TEXT NOT NULL PRIMARY KEY,
-  owner TEXT NOT NULL,
-  token INTEGER NOT NULL,
-  meta TEXT NOT NULL,
-  boot TEXT NOT NULL,
-  acquired INTEGER NOT NULL,
-  expires INTEGER NOT NULL,
-  used_at INTEGER NOT NULL
-) WITHOUT ROWID"""
 
 _NOW = "(CAST(pyresil_now() * 1000000 AS INTEGER) - :offset)"
 #: What a foreign program wrote is left as it is, and reported.
@@ -133,7 +122,7 @@ class SQLiteLockStore(LockStore):
         check = Checker("SQLite store")
         self._timeout = check.duration("timeout", timeout)
         check.done()
-        self._file = SQLiteFile(path, {"pyresil_locks": _TABLE}, clock)
+        self._file = SQLiteFile(path, {"pyresil_locks": LOCKS}, clock)
         self._clock = clock or SYSTEM
         self._until_prune = 0
 

@@ -33,17 +33,40 @@ def test_nothing_costly_is_imported_on_the_way_to_the_command(lock, words):
         "asyncio", "concurrent", "dataclasses", "datetime", "email", "hashlib", "http", "importlib.metadata", "inspect",
         "json", "logging", "pathlib", "random", "shutil", "socket", "ssl", "subprocess", "tempfile", "urllib", "uuid",
     }  # fmt: skip
-    # sqlite3 needs datetime itself.
-    assert modules & (costly - {"datetime"}) == set()
+    assert modules & costly == set()
     assert not any(
         name.startswith(("redis", "psycopg", "pyresil.policy", "pyresil.strateg")) for name in modules
     )
 
 
+def test_a_start_whose_key_is_taken_loads_nothing_that_only_a_command_needs(lock):
+    holder = lock.start("--", "sh", "-c", "echo yes > ready; sleep 60")
+    lock.file_written("ready")
+    modules = imported(lock, "run", "--key", "k", "--busy-ok", "--quiet", "--", "touch", "ran")
+    heavy = {
+        "ctypes",
+        "datetime",
+        "select",
+        "signal",
+        "sqlite3",
+        "typing",
+        "pyresil.stores.base",
+        "pyresil.stores.sqlite",
+    }
+    assert modules & heavy == set()
+    assert {name for name in modules if name.startswith("pyresil.cli.")} <= {
+        f"pyresil.cli.{name}" for name in ("__main__", "_glance", "_options", "_report", "_store", "_text")
+    }
+    assert not (lock.folder / "ran").exists()
+    assert holder.poll() is None
+
+
 def test_redis_brings_nothing_of_postgresql_or_sqlite(lock, valkey):
     modules = imported(lock, "run", "--key", lock.mark, "--store", valkey.url, "--", "true")
     assert "redis" in modules
-    assert not any(name.startswith(("psycopg", "sqlite3", "pyresil.stores.sqlite")) for name in modules)
+    assert not any(
+        name.startswith(("psycopg", "sqlite3", "_sqlite3", "pyresil.stores.sqlite")) for name in modules
+    )
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
