@@ -17,12 +17,13 @@ from tests.support.processes import wait_until
 def test_L12_min_hold_keeps_the_key_closed_after_a_short_run(lock):
     began = time.monotonic()
     assert lock.run("--min-hold", "3s", "--", "true").returncode == 0
-    assert time.monotonic() - began < 2.5, "the release waited for the minimum hold"
+    ended = time.monotonic()
+    assert ended - began < 2.5, "the release waited for the minimum hold"
     time.sleep(max(0.0, began + 1.0 - time.monotonic()))
     skipped = lock.run("--", "touch", "ran")
     assert skipped.returncode == 75
     assert not (lock.folder / "ran").exists()
-    time.sleep(max(0.0, began + 3.6 - time.monotonic()))
+    time.sleep(max(0.0, ended + 3.1 - time.monotonic()))
     assert lock.run("--", "touch", "ran").returncode == 0
     assert (lock.folder / "ran").exists()
 
