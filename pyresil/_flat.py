@@ -5,11 +5,11 @@ their hot path as source (`Inline`), which is used in two ways. `nested` makes a
 a policy have one, `flatten` composes them as text, one inside the other around the call of the work, and everything off the hot
 path goes to the closures. A code object is compiled once for all policies of the same shape.
 
-The context variable holds a *cell*, a list ``[owner, args, kwargs, outer]`` (and the function, where the owner has none); `pyresil.context.current_context` makes the
-`Context` from it when somebody asks, and puts it in the owner's place. When the call ends the cell is emptied and not taken
-out, which would cost as much as putting it in: an empty cell stands for its ``outer``, and the next call steps over all empty
-ones, so that no chain of them grows. All of that is stores into a list, so a signal handler that raises cannot leave a context
-behind.
+The context variable holds a *cell*, a list ``[owner, args, kwargs, outer]`` (and the function, where the owner has none);
+`pyresil.context.current_context` makes the `Context` from it when somebody asks, and puts it in the owner's place. When the call
+ends the cell is emptied and not taken out, which would cost as much as putting it in: an empty cell stands for its ``outer``, and
+the next call steps over all empty ones, so that no chain of them grows. All of that is stores into a list, so a signal handler
+that raises cannot leave a context behind.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`CancelToken`: how work is told to stop.
 
-Deadlines are computed when somebody looks, not timed: a thread takes part only once somebody asks for a callback or an
+Deadlines are computed when somebody looks, not timed: a thread takes part only once somebody asks for a callback or a
 `threading.Event`. A token is safe to cancel from a signal handler.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["CancelToken", "SignalSafeEvent"]
 
 
 class SignalSafeEvent(threading.Event):
-    """An `threading.Event` that a signal handler may set while the thread it interrupted waits on it.
+    """A `threading.Event` that a signal handler may set while the thread it interrupted waits on it.
 
     The stock one holds a lock around `set`, so that such a handler hangs now and then.
     """

@@ -111,7 +111,7 @@ class Retried(Event):
 
 
 class TimedOut(Event):
-    """A deadline passed; ``late`` is True where the work succeeded all the same, but after it."""
+    """A deadline passed (``limit`` in seconds); ``late`` is True where the work succeeded all the same, but after it."""
 
     type = "timeout"
     limit: float
@@ -148,7 +148,7 @@ class CircuitIsolated(_Transition):
 
 
 class CircuitRejected(Event):
-    """A call was refused by an open circuit."""
+    """A call was refused by an open circuit; ``retry_after`` in seconds, None while nothing is known."""
 
     type = "circuit-rejected"
     retry_after: float | None
@@ -162,7 +162,7 @@ class CircuitStoreError(Event):
 
 
 class BulkheadRejected(Event):
-    """A bulkhead had no slot: ``reason`` is ``"full"`` or ``"queue-timeout"``."""
+    """A bulkhead had no slot: ``reason`` is ``"full"`` or ``"queue-timeout"``; so many were active and queued."""
 
     type = "bulkhead-rejected"
     reason: str
@@ -171,7 +171,7 @@ class BulkheadRejected(Event):
 
 
 class RateLimited(Event):
-    """A rate limit refused a call."""
+    """A rate limit refused a call; ``retry_after`` in seconds, None where it is never admitted."""
 
     type = "rate-limited"
     retry_after: float | None
@@ -258,7 +258,7 @@ class LockReleased(_LockEvent):
 
 
 class JobSkipped(Event):
-    """A job did not run here; ``reason`` says why."""
+    """A job did not run here: ``reason`` is ``"not-owner"`` or ``"running"``."""
 
     type = "job-skipped"
     key: str

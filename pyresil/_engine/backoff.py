@@ -92,10 +92,10 @@ class Exponential(_Jittered):
     """``delay * factor ** (attempt - 1)``, at most ``cap``, then jitter.
 
     Args:
-        delay: The delay after the first attempt.
-        factor: What each further delay is multiplied by; 1 or more.
-        cap: The longest delay.
-        jitter: ``"full"``, ``"equal"``, ``"none"``, or a duration.
+        delay: The delay after the first attempt (a duration). Default: 200 ms.
+        factor: What each further delay is multiplied by; 1 or more. Default: 2.
+        cap: The longest delay (a duration). Default: 30 s.
+        jitter: ``"full"`` (the default), ``"equal"``, ``"none"``, or a duration.
 
     Raises:
         ConfigurationError: An option is out of range.
@@ -128,9 +128,9 @@ class Constant(_Jittered):
     """The same ``delay`` every time, then jitter.
 
     Args:
-        delay: The delay.
-        jitter: ``"none"``, ``"full"``, ``"equal"``, or a duration.
-        cap: The longest delay; None for no other bound than the formula's own.
+        delay: The delay (a duration).
+        jitter: ``"none"`` (the default), ``"full"``, ``"equal"``, or a duration.
+        cap: The longest delay (a duration); None, the default, for no other bound than the formula's own.
 
     Raises:
         ConfigurationError: An option is out of range.
@@ -153,10 +153,10 @@ class Linear(_Jittered):
     """``delay + step * (attempt - 1)``, at most ``cap``, then jitter.
 
     Args:
-        delay: The delay after the first attempt.
-        step: What is added each time; None for ``delay`` again.
-        cap: The longest delay.
-        jitter: ``"none"``, ``"full"``, ``"equal"``, or a duration.
+        delay: The delay after the first attempt (a duration). Default: 200 ms.
+        step: What is added each time (a duration); None, the default, for ``delay`` again.
+        cap: The longest delay (a duration). Default: 30 s.
+        jitter: ``"none"`` (the default), ``"full"``, ``"equal"``, or a duration.
 
     Raises:
         ConfigurationError: An option is out of range.
@@ -193,8 +193,8 @@ class Decorrelated(Backoff):
     have been is taken.
 
     Args:
-        base: The shortest delay.
-        cap: The longest delay.
+        base: The shortest delay (a duration). Default: 200 ms.
+        cap: The longest delay (a duration). Default: 30 s.
 
     Raises:
         ConfigurationError: An option is out of range.

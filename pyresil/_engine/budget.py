@@ -24,8 +24,8 @@ class RetryBudget(Configured):
     Thread-safe, made to be shared between policies.
 
     Args:
-        ratio: Retries per call, 0 or more.
-        min_per_second: Retries a second that are allowed whatever the calls, 0 or more.
+        ratio: Retries per call, 0 or more. Default: 0.2.
+        min_per_second: Retries a second that are allowed whatever the calls, 0 or more. Default: 1.
 
     Raises:
         ConfigurationError: An option is out of range.

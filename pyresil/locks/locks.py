@@ -48,7 +48,8 @@ class Locks(Configured, Forkable):
     Args:
         store: A `LockStore`, a `Backend`, or a URL for `connect`. None: what the environment variable ``PYRESIL_STORE``
             names, else the file that ``pyresil-lock`` uses by default, so that cron jobs and this process exclude each other.
-        ttl: How long a lease outlives its last renewal, for those that do not say so themselves; at least 0.5 s.
+        ttl: How long a lease outlives its last renewal, for those that do not say so themselves (a duration); at
+            least 0.5 s. Default: 30 s.
         clock: The clock of deadlines and waiting. Default: the store's own where it has one, else the system's.
 
     Raises:
@@ -227,9 +228,9 @@ class Locks(Configured, Forkable):
 
         Args:
             key: Of the job. Default: the function's module and qualified name, which must be unique here.
-            ttl: Of the owner's lease.
+            ttl: Of the owner's lease (a duration). Default: that of this object.
             min_hold: After the owner handed over, nobody else runs the job until this long after the last run began. It
-                covers the skew of hosts that fire the same tick.
+                covers the skew of hosts that fire the same tick. Default: 1 s.
 
         Returns:
             A decorator. Together with `without_overlapping`, in any order, it makes one job with one key.
@@ -260,7 +261,7 @@ class Locks(Configured, Forkable):
 
         Args:
             key: Of the job. Default: the function's module and qualified name, which must be unique here.
-            ttl: Of the run's lease.
+            ttl: Of the run's lease (a duration). Default: that of this object.
 
         Returns:
             A decorator.
@@ -288,7 +289,7 @@ class Locks(Configured, Forkable):
         on_lost: Callable[[Lease, str], object] | None = None,
         ttl: Duration = UNSET,
     ) -> Election:
-        """Stand for leader from now on, in a background thread; see `Election`."""
+        """Stand for leader from now on, in a background thread; arguments and errors are those of `Election`."""
         return Election(self, key, on_acquired, on_lost, ttl)
 
     # -- the end ---------------------------------------------------------------------------------------------------------
@@ -300,7 +301,7 @@ class Locks(Configured, Forkable):
         work that does not stop even then is left to expire.
 
         Args:
-            timeout: How long to wait for work.
+            timeout: How long to wait for work (a duration). Default: 30 s.
 
         Raises:
             ConfigurationError: ``timeout`` is not a duration.

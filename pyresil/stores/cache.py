@@ -54,7 +54,7 @@ class MemoryCacheStore(CacheStore, Forkable):
     """The store of one process: the least recently used entries make room.
 
     Args:
-        max_entries: The most entries.
+        max_entries: The most entries. Default: 1024.
         clock: Expiry is on its monotonic time.
 
     Raises:

@@ -55,12 +55,12 @@ class AdaptiveBulkhead(Admission):
     that count as failures by their status. Lowering the limit interrupts nobody; it takes effect as slots come back.
 
     Args:
-        initial: The limit at the start.
-        minimum: It never falls below this; 1 or more.
-        maximum: It never rises above this.
-        max_queue: How many may wait, 0 or more.
-        queue_timeout: The longest wait (a duration); None for no limit but the deadline.
-        tolerance: A median of up to this many baselines does not lower the limit; above 1.
+        initial: The limit at the start. Default: 10.
+        minimum: It never falls below this; 1 or more. Default: 1.
+        maximum: It never rises above this. Default: 200.
+        max_queue: How many may wait, 0 or more. Default: 0.
+        queue_timeout: The longest wait (a duration); None, the default, for no limit but the deadline.
+        tolerance: A median of up to this many baselines does not lower the limit; above 1. Default: 1.5.
         name: Shown in errors, events and logs.
         clock: Default: the policy's.
 

@@ -47,9 +47,9 @@ class Bulkhead(Admission):
     still be at work. In a forked child all slots are free.
 
     Args:
-        max_concurrent: How many executions may run at once, 1 or more.
-        max_queue: How many may wait, 0 or more.
-        queue_timeout: The longest wait (a duration); None for no limit but the deadline.
+        max_concurrent: How many executions may run at once, 1 or more. Default: 10.
+        max_queue: How many may wait, 0 or more. Default: 0.
+        queue_timeout: The longest wait (a duration); None, the default, for no limit but the deadline.
         name: Shown in errors, events and logs.
         lock_store: A `LockStore`, `Backend`, URL or `Locks`: the slots are leases there, so that the cap holds across all
             processes that use the same name, which is then needed. A process that dies frees its slots after 30 s.

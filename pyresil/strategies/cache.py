@@ -53,17 +53,17 @@ class Cache(Strategy[Never], Forkable):
     Args:
         key: The key of an execution: a function of the context that gives something hashable (or lists, dicts and sets of
             such), or None for the arguments of the call, bound to their parameters and typed.
-        ttl: How long a value is fresh.
-        stale_ttl: How much longer it may be served stale; 0 for never.
+        ttl: How long a value is fresh (a duration). Default: 60 s.
+        stale_ttl: How much longer it may be served stale (a duration). Default: 0, never.
         name: Shown in events as ``source``.
         store: A `MemoryCacheStore`, which caches may share: what ``key=`` gives is then shared too, keys made of arguments are
             kept apart by function. Default: one of its own.
-        max_entries: The size of that default store.
-        refresh: ``"background"``: a stale value is served and refreshed in a thread of the library; ``"inline"``: the
-            first caller refreshes it, the others get it stale.
-        stale_if_error: Serve the stale value where an inline refresh fails, and leave the dependency alone for a while.
-        negative_ttl: Keep errors (failures and client errors) this long too, but not in the place of a stale value; None for
-            never.
+        max_entries: The size of that default store. Default: 1024.
+        refresh: ``"background"`` (the default): a stale value is served and refreshed in a thread of the library;
+            ``"inline"``: the first caller refreshes it, the others get it stale.
+        stale_if_error: Where an inline refresh fails, serve the stale value, and let the dependency rest. Default: True.
+        negative_ttl: Keep errors (failures and client errors) this long too, but not in the place of a stale value (a
+            duration). Default: None, never.
         codec: How values are copied: None for pickle, ``"json"`` for JSON.
         handle: Which errors count for ``negative_ttl`` and ``stale_if_error``. Default: all but rejections and
             cancellations for the former, all for the latter.

@@ -44,7 +44,8 @@ class Hedge(Strategy[Never]):
     Args:
         delay: How long to wait for a copy before the next is started: a duration, or a percentile such as ``"p95"`` of the
             latency of the work's first copies of late (the last 256; with fewer than 10 no further copy is started).
-        max_hedges: How many copies besides the first, 1 or more.
+            Default: 200 ms.
+        max_hedges: How many copies besides the first, 1 or more. Default: 1.
         budget: A `RetryBudget`, which may be shared with a retry; without anything left no copy is started.
         handle: Exception type, tuple of them, or predicate of the error: what is no success. Default: the default verdicts.
             Errors it does not cover are no success either.

@@ -59,11 +59,13 @@ class Lock(Guard[Never]):
 
     Args:
         key: What is locked: a string of 1 to 500 characters, or a function of the context that returns one.
-        ttl: How long the lease outlives its last renewal; at least 0.5 s.
-        wait: How long to wait for somebody else's lease; 0 tries once, None waits without an end but the deadline's.
+        ttl: How long the lease outlives its last renewal (a duration); at least 0.5 s. Default: 30 s.
+        wait: How long to wait for somebody else's lease; 0, the default, tries once, None waits without an end but
+            the deadline's.
         store: A `LockStore`, a `Backend`, a URL, or `Locks`. None: this process's memory, shared by all locks on one clock.
         min_hold: The lock stays closed to others until this long after the acquisition, even when it is released.
-        max_hold: The lease is lost this long after the acquisition.
+            Default: 0.
+        max_hold: The lease is lost this long after the acquisition. Default: None, never.
         on_lost: ``on_lost(lease)``, called once on the library's dispatch thread when the lease is lost.
         name: Shown in messages and `describe`.
         clock: Default: the policy's.

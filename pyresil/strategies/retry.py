@@ -56,11 +56,12 @@ class Retry(Strategy[Never]):
     does not fit it gives up at once. A cancel ends the sleep at once.
 
     Args:
-        attempts: The most attempts, the first included; None for no limit.
+        attempts: The most attempts, the first included; None for no limit. Default: 3.
         backoff: `Exponential`, `Constant`, `Linear`, `Decorrelated`, or a function of (attempt, outcome) that gives
             seconds. Default: ``Exponential("200ms", factor=2, cap="30s", jitter="full")``.
-        max_elapsed: No further attempt begins later than this after the first began (a duration); None for no limit.
+        max_elapsed: No further attempt begins later than this after the first (a duration). Default: None, no limit.
         respect_retry_after: Take the ``Retry-After`` of an error, its response or a result as a lower bound of the delay.
+            Default: True.
         budget: A `RetryBudget`, which may be shared.
         discard: Called with every result that is given up, to close it; what it raises is logged.
         handle: Exception type, tuple of them, or predicate of the error: what is retried. Default: the default verdicts.

@@ -91,9 +91,9 @@ class Timeout(_ByMode):
 
     Args:
         limit: The longest time (a duration above 0).
-        mode: ``"cooperative"`` or ``"abandon"``.
-        strict: Raise `TimeoutExceededError` in place of a late result.
-        max_abandoned: How many workers may be stuck; 1 or more.
+        mode: ``"cooperative"`` (the default) or ``"abandon"``.
+        strict: Raise `TimeoutExceededError` in place of a late result. Default: False.
+        max_abandoned: How many workers may be stuck; 1 or more. Default: 32.
         name: Shown in events as ``source``.
         clock: Default: the policy's. Deadlines are on the clock of the policy.
 

@@ -93,8 +93,8 @@ class InjectFault(_Chaos, Guard[Never]):
 
     Args:
         error: The error, its class, or a function of the context that gives one (None: the work runs after all).
-        rate: The share of executions that is hit, from 0 to 1.
-        enabled: False switches it off; a function of the context decides for each execution.
+        rate: The share of executions that is hit, from 0 to 1. Default: 1.
+        enabled: False switches it off; a function of the context decides for each execution. Default: True.
         seed: Makes the draws the same in every run; None takes the randomness of the clock.
         name: Shown in `describe`.
         clock: Default: the policy's.
@@ -158,8 +158,8 @@ class InjectLatency(_Chaos, Guard[Never]):
 
     Args:
         delay: How long (a duration), or a function of the context that gives one.
-        rate: The share of executions that is hit, from 0 to 1.
-        enabled: False switches it off; a function of the context decides for each execution.
+        rate: The share of executions that is hit, from 0 to 1. Default: 1.
+        enabled: False switches it off; a function of the context decides for each execution. Default: True.
         seed: Makes the draws the same in every run; None takes the randomness of the clock.
         name: Shown in `describe`.
         clock: Default: the policy's.
@@ -211,9 +211,9 @@ class InjectResult(_Chaos, Strategy[V_co], Generic[V_co]):
 
     Args:
         value: What is returned; the same object every time.
-        rate: The share of executions that is hit, from 0 to 1.
+        rate: The share of executions that is hit, from 0 to 1. Default: 1.
         using: Instead of a value: a function of the context that gives one.
-        enabled: False switches it off; a function of the context decides for each execution.
+        enabled: False switches it off; a function of the context decides for each execution. Default: True.
         seed: Makes the draws the same in every run; None takes the randomness of the clock.
         name: Shown in `describe`.
         clock: Default: the policy's.

@@ -71,16 +71,16 @@ class CircuitBreaker(CircuitControl):
 
     Args:
         name: Shown in errors, events and logs.
-        failure_rate: The share of failures in the window that opens it, above 0 and at most 1.
+        failure_rate: The share of failures in the window that opens it, above 0 and at most 1. Default: 0.5.
         minimum_calls: No rate is judged with fewer calls in the window. Default: 10, or a smaller ``window``.
         window: An int is the last so many calls; a string or timedelta the calls of the last so much time, in ten segments
-            (a call counts for 90 to 100 % of it).
-        slow_call: A call that takes longer is slow (a duration); None: none is.
-        slow_call_rate: The share of slow calls in the window that opens it, above 0 and at most 1.
+            (a call counts for 90 to 100 % of it). Default: 20 calls.
+        slow_call: A call that takes longer is slow (a duration). Default: None, none is.
+        slow_call_rate: The share of slow calls in the window that opens it, above 0 and at most 1. Default: 1.
         open_for: The length of a break (a duration), or a function that gives it for the number of openings in a row, from
             1. What that raises, or returns wrongly, is logged and the length before, or 30 s, is used. A ``Retry-After`` of
-            the outcome that opens it lengthens that break, to one hour at most.
-        half_open_calls: How many probes are admitted in all.
+            the outcome that opens it lengthens that break, to one hour at most. Default: 30 s.
+        half_open_calls: How many probes are admitted in all. Default: 1.
         half_open_successes: How many of them must succeed. Default: all.
         probe_timeout: How long a probe keeps its permit (a duration). Default: the length of the break.
         share: A `CircuitStateStore`: the state (not the counts) is shared by all breakers of this name there. What others

@@ -52,15 +52,16 @@ class RateLimit(Guard[Never], Forkable):
     Args:
         limit: The rate: ``"100/minute"``, ``"5/s"``, ``"3/10s"``, or (permits, window).
         name: Shown in errors, events and logs; with a ``store``, the key.
-        algorithm: One of the table.
-        segments: Parts of a sliding window.
+        algorithm: One of the table. Default: ``"sliding-window"``.
+        segments: Parts of a sliding window, 1 to 1,000. Default: 10.
         burst: The size of a bucket. Default: the permits of the limit; 1 for gcra.
-        max_wait: The longest wait (a duration); 0 refuses whoever comes too early.
-        max_queue: How many may wait at once.
-        weight: Permits that a call takes, or a function of the context that gives them; 0 is free.
+        max_wait: The longest wait (a duration); 0, the default, refuses whoever comes too early.
+        max_queue: How many may wait at once. Default: 1,000.
+        weight: Permits that a call takes, or a function of the context that gives them; 0 is free. Default: 1.
         per: A function of the context that gives a partition; each has the limit for itself. None is one more partition.
         max_partitions: The most partitions that are kept here; idle ones are let go first, exhausted ones last.
-        block_for: A refused call closes its partition for so long (a duration).
+            Default: 10,000.
+        block_for: A refused call closes its partition for so long (a duration). Default: None, not at all.
         allow: A function of the context, or a collection of partitions: calls that are let through and not counted.
         deny: The same for calls that are always refused; ``allow`` wins.
         drain_on: A status such as 429, several, or a function of the outcome: what says that the dependency's own limit is
