@@ -39,6 +39,13 @@ def describe_function(fn: Any) -> str:
     return name if isinstance(name, str) else shown(fn)
 
 
+def described(value: Any) -> Any:
+    """An option for `describe`: a plain value itself, a function or class by its name, anything else as text."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    return describe_function(value) if callable(value) else shown(value)
+
+
 def require_plain_function(fn: Any, policy: str | None = None) -> None:
     """Refuse what cannot run under a sync policy.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
+from pyresil._functions import described
 from pyresil.durations import LONGEST
 from pyresil.errors import CancelledError, ConfigurationError, RejectedError, shown
 
@@ -232,10 +233,10 @@ class Judge:
         if self._types is not None:
             handle: Any = [f"{kind.__module__}.{kind.__qualname__}" for kind in self._types]
         else:
-            handle = "default" if self._predicate is None else shown(self._predicate)
+            handle = "default" if self._predicate is None else described(self._predicate)
         return {
             "handle": handle,
-            "handle_result": "default" if self._result is None else shown(self._result),
+            "handle_result": "default" if self._result is None else described(self._result),
         }
 
 

@@ -45,11 +45,12 @@ class AdaptiveBulkheadStats(NamedTuple):
 class AdaptiveBulkhead(Admission):
     """A `Bulkhead` whose limit follows the latency of the work.
 
-    Latencies are looked at in windows of as many executions as the limit admits (at least 10). Where their median exceeds
+    Latencies are looked at in windows of as many results as the limit admits (at least 20). Where their median exceeds
     ``tolerance`` times the baseline, the lowest median of the last 60 windows, the limit falls in proportion, at most by
-    half. Where it is within 5 % of the baseline and all slots were in use, the limit is raised by a tenth; if that makes the
-    next window slower by more than 5 %, the raise is taken back and none is tried for a while. So a limit that raises latency
-    is never raised further.
+    half; if the next window is no faster, the cause is elsewhere, and the limit goes back. Where the median is not slower
+    than the baseline (by more than 5 %, or than the spread explains) and all slots were in use, the limit is raised by a
+    tenth; if that makes the next window slower, the raise is taken back and none is tried for a while. So a limit that
+    raises latency is never raised further.
 
     Only results teach it: not timeouts, not errors (a dependency that refuses quickly is not a fast one), and not results
     that count as failures by their status. Lowering the limit interrupts nobody; it takes effect as slots come back.

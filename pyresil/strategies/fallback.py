@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from pyresil._flat import Inline, nested
+from pyresil._functions import described
 from pyresil._validate import Checker
 from pyresil.clock import Clock
 from pyresil.context import UNSET
@@ -142,7 +143,7 @@ class Fallback(Strategy[V_co], Generic[V_co]):
 
     def describe(self) -> dict[str, Any]:
         """Plain data: the effective options."""
-        what = {"value": shown(self._value)} if self._using is None else {"using": shown(self._using)}
+        what = {"value": described(self._value)} if self._using is None else {"using": described(self._using)}
         return {**super().describe(), **what, **self.judge.describe()}
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, Never
 
-from pyresil._functions import describe_function
+from pyresil._functions import describe_function, described
 from pyresil._scope import Scope
 from pyresil._validate import Checker
 from pyresil.cancel import CancelToken
@@ -215,13 +215,13 @@ class Lock(Guard[Never]):
         """Plain data: the effective options."""
         return {
             **super().describe(),
-            "key": self.key if isinstance(self.key, str) else describe_function(self.key),
+            "key": described(self.key),
             "ttl": self.ttl,
             "wait": self.wait,
             "store": "memory" if self._given is None else repr(self._given),
             "min_hold": self.min_hold,
             "max_hold": self.max_hold,
-            "on_lost": None if self.on_lost is None else describe_function(self.on_lost),
+            "on_lost": described(self.on_lost),
         }
 
     def __repr__(self) -> str:

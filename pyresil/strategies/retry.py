@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar
 from pyresil._engine.backoff import Backoff, Exponential
 from pyresil._engine.budget import RetryBudget
 from pyresil._flat import Inline, nested
+from pyresil._functions import described
 from pyresil._validate import Checker
 from pyresil.clock import SYSTEM, Clock
 from pyresil.durations import seconds
-from pyresil.errors import ConfigurationError, report_exception, shown
+from pyresil.errors import ConfigurationError, report_exception
 from pyresil.events import Retried, emit
 from pyresil.outcome import PLAIN, Failure, Judge, Success, retry_after_of
 from pyresil.strategy import Stepper, Strategy
@@ -166,7 +167,7 @@ class Retry(Strategy[Never]):
 
     def describe(self) -> dict[str, Any]:
         """Plain data: the effective options."""
-        backoff = self.backoff.describe() if isinstance(self.backoff, Backoff) else shown(self.backoff)
+        backoff = self.backoff.describe() if isinstance(self.backoff, Backoff) else described(self.backoff)
         return {
             **super().describe(),
             "attempts": self.attempts,
@@ -174,7 +175,7 @@ class Retry(Strategy[Never]):
             "max_elapsed": self.max_elapsed,
             "respect_retry_after": self.respect_retry_after,
             "budget": None if self.budget is None else self.budget.describe(),
-            "discard": None if self.discard is None else shown(self.discard),
+            "discard": described(self.discard),
             **self.judge.describe(),
         }
 

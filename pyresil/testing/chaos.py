@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar, overload
 
+from pyresil._functions import described
 from pyresil._validate import Checker
 from pyresil.clock import Clock
 from pyresil.context import UNSET
@@ -64,8 +65,7 @@ class _Dice:
 
     def describe(self) -> dict[str, Any]:
         """Plain data: the options."""
-        on = self.enabled if isinstance(self.enabled, bool) else shown(self.enabled)
-        return {"rate": self.rate, "enabled": on, "seed": self.seed}
+        return {"rate": self.rate, "enabled": described(self.enabled), "seed": self.seed}
 
 
 class _Chaos:
@@ -147,7 +147,7 @@ class InjectFault(_Chaos, Guard[Never]):
 
     def describe(self) -> dict[str, Any]:
         """Plain data: the effective options."""
-        return {**super().describe(), "error": shown(self._error), **self._dice.describe()}
+        return {**super().describe(), "error": described(self._error), **self._dice.describe()}
 
     def __repr__(self) -> str:
         return f"InjectFault({shown(self._error)}, rate={self._dice.rate!r})"
@@ -198,7 +198,7 @@ class InjectLatency(_Chaos, Guard[Never]):
 
     def describe(self) -> dict[str, Any]:
         """Plain data: the effective options."""
-        delay = shown(self._delay) if callable(self._delay) else self._delay
+        delay = described(self._delay)
         return {**super().describe(), "delay": delay, **self._dice.describe()}
 
     def __repr__(self) -> str:
@@ -284,7 +284,7 @@ class InjectResult(_Chaos, Strategy[V_co], Generic[V_co]):
 
     def describe(self) -> dict[str, Any]:
         """Plain data: the effective options."""
-        what = {"value": shown(self._value)} if self._using is None else {"using": shown(self._using)}
+        what = {"value": described(self._value)} if self._using is None else {"using": described(self._using)}
         return {**super().describe(), **what, **self._dice.describe()}
 
     def __repr__(self) -> str:

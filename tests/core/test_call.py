@@ -276,7 +276,7 @@ def test_describe_is_plain_data():
     assert fallback == {
         "strategy": "fallback",
         "name": None,
-        "value": "None",
+        "value": None,
         "handle": "default",
         "handle_result": "default",
     }
@@ -388,3 +388,21 @@ def test_a_deep_copy_runs_its_own_strategies():
 def test_a_shallow_copy_shares_the_strategies():
     bulkhead = Bulkhead(1)
     assert copy.copy(Policy(bulkhead)).call(lambda: bulkhead.stats().active) == 1
+
+
+def test_describe_names_functions_and_keeps_plain_values():
+    def growing(attempt, outcome):
+        return 0
+
+    plain = Policy(
+        Fallback("nothing"),
+        Fallback([1]),
+        Fallback(using=lambda error, ctx: 1),
+        Retry(backoff=growing, handle=growing),
+    ).describe()
+    first, second, third, last = plain["strategies"]
+    assert (first["value"], second["value"]) == ("nothing", "[1]")
+    assert third["using"].endswith("<lambda>")
+    assert last["backoff"].endswith("growing")
+    assert last["handle"] == last["backoff"]
+    assert " at 0x" not in json.dumps(plain)

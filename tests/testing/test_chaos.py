@@ -176,13 +176,13 @@ def test_describe_and_repr():
     assert InjectFault(OSError, 0.5, seed=1).describe() == {
         "strategy": "inject fault",
         "name": None,
-        "error": "<class 'OSError'>",
+        "error": "OSError",
         "rate": 0.5,
         "enabled": True,
         "seed": 1,
     }
     assert InjectLatency("1s", name="slow").describe()["delay"] == 1.0
-    assert InjectResult(3).describe()["value"] == "3"
+    assert InjectResult(3).describe()["value"] == 3
     assert repr(InjectFault(OSError)) == "InjectFault(<class 'OSError'>, rate=1.0)"
     assert repr(InjectLatency("1s", 0.1)) == "InjectLatency(1.0, rate=0.1)"
     assert repr(InjectResult("x")) == "InjectResult('x', rate=1.0)"
