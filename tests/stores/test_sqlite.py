@@ -63,6 +63,15 @@ def test_missing_folders_and_the_file_are_private(tmp_path):
     assert stat.S_IMODE(path.parent.parent.stat().st_mode) == 0o700
 
 
+def test_a_file_that_was_made_for_a_group_stays_the_groups(store, path):
+    path.touch()
+    path.chmod(0o660)
+    store.acquire("k", "a", 1_000)
+    beside = sorted(path.parent.glob(f"{path.name}*"))
+    assert len(beside) == 3
+    assert {stat.S_IMODE(file.stat().st_mode) for file in beside} == {0o660}
+
+
 def test_it_writes_ahead_and_syncs_every_commit(store, path):
     store.acquire("k", "a", 1_000)
     assert raw(path, "PRAGMA journal_mode") == [("wal",)]
