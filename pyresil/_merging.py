@@ -11,7 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pyresil._functions import describe_function, require_plain_function
-from pyresil._stages import OFF, ORDER, STAGES, build_stage, known_options, stage_of
+from pyresil._stages import OFF, ORDER, STAGES, build_stage, known_options, stage_of, strategy_class
 from pyresil.errors import ConfigurationError
 from pyresil.outcome import UNSET
 from pyresil.policy import Policy
@@ -279,7 +279,10 @@ def stage_decorator(
     unknown = [name for name in fields if name not in options_known]
     if unknown:
         known = ", ".join(options_known)
-        raise ConfigurationError(f"{word}: no option {', '.join(map(repr, unknown))}; known are {known}")
+        text = f"{word}: no option {', '.join(map(repr, unknown))}; known are {known}"
+        plain = first is not UNSET and not (by_name or callable(first) or isinstance(first, (bool, Strategy)))
+        first_one = {STAGES[word].shorthand: first} if plain else {}
+        raise ConfigurationError("; ".join((text, *_other_faults(word, {**first_one, **fields}))))
     if first is False or isinstance(first, Strategy):
         if fields:
             raise ConfigurationError(
@@ -302,6 +305,18 @@ def stage_decorator(
         return decorate(fn, {word: entry})
 
     return decorator
+
+
+def _other_faults(word: str, options: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the options that a stage does know; it may be built without those that a preset could bring."""
+    known = {name: value for name, value in options.items() if name in known_options(word)}
+    try:
+        strategy_class(word)(**known)
+    except ConfigurationError as error:
+        return [str(error).partition(": ")[2]]
+    except TypeError:
+        return []  # an option is missing
+    return []
 
 
 def doubtful(word: str, decorator: Callable[..., Any]) -> Callable[..., Any]:

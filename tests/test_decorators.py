@@ -189,6 +189,14 @@ def test_other_options_under_a_used_name_are_refused():
     ("make", "message"),
     [
         (lambda: retry(attemps=3), "retry: no option 'attemps'; known are attempts, backoff"),
+        (
+            lambda: retry(attemps=3, max_elapsed=-1),
+            "retry: no option 'attemps'; known are .*; max_elapsed must be a duration",
+        ),
+        (
+            lambda: timeout("1s", strct=1, max_abandoned=0),
+            "timeout: no option 'strct'; known are limit, .*; max_abandoned must be",
+        ),
         (lambda: retry(False, attempts=3), "retry: options cannot be given together with False"),
         (lambda: retry(3, attempts=3), "retry: attempts is given twice, as 3 and 3"),
         (lambda: retry(attempts=True)(fails), "retry: attempts must be a positive integer, got True"),
