@@ -174,7 +174,8 @@ class SlidingWindow:
                 return Verdict(False, wait, at, left if left > 0 else 0)
             start, last, count = entries[-1] if entries else (at, at, 0)
             if entries and at < start + self.span:
-                entries[-1] = (start, last if last > at else at, count + weight)
+                # Of two threads the one that read the clock first may come second: `cancel` finds a hit by its time.
+                entries[-1] = (start if start < at else at, last if last > at else at, count + weight)
             else:
                 entries.append((at, at, weight))
             if self._put(version, before, entries, at if wait > 0.0 else booked, now):

@@ -143,6 +143,15 @@ def test_cancelling_the_latest_leaves_things_as_they_were(spec, before, weight):
     assert state.remaining(1000.0) == twin.remaining(1000.0)
 
 
+def test_a_cancelled_hit_gives_its_permits_back_where_its_thread_read_the_clock_first_and_came_second():
+    state = Spec("sliding-window", 10, 60.0, 10).state()
+    assert state.hit(1, 1000.5, 0.0).allowed
+    early = state.hit(3, 1000.25, 0.0)
+    assert state.remaining(1000.5) == 6
+    state.cancel(early.at, 3, 1000.5)
+    assert state.remaining(1000.5) == 9
+
+
 def test_a_cancelled_hit_of_a_fixed_window_gives_its_permits_back():
     state = Spec("fixed-window", 3, 60.0, 3).state()
     at = state.hit(3, 120.0, 0.0).at
