@@ -67,7 +67,7 @@ def _main(words: list[str], *, alone: bool = False) -> int:
 
 def _dispatch(words: list[str], *, alone: bool) -> int:
     from pyresil.cli import _options, _text
-    from pyresil.cli._glance import busy_at_a_glance
+    from pyresil.cli._glance import Glance
 
     if not words:
         raise _options.UsageError("name a command, such as run; see pyresil-lock --help")
@@ -83,14 +83,17 @@ def _dispatch(words: list[str], *, alone: bool) -> int:
         return 0
     if name == "run":
         settings = _options.read_settings(_text.RUN, rest)
-        busy = busy_at_a_glance(settings)
+        glance = Glance(settings)
+        busy = glance.busy()
         if busy is not None:
             return busy
         if alone:
             _let_interrupts_end()
         from pyresil.cli._run import run
 
-        return run(settings)
+        # Of many starts at once another one may have taken the key while this one was loading.
+        busy = glance.busy()
+        return run(settings) if busy is None else busy
     if alone:
         _let_interrupts_end()
     if name == "lead":

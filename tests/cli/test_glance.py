@@ -7,9 +7,14 @@ import json
 import re
 import signal
 import sqlite3
+import time
 
 import pytest
 
+from pyresil.cli._glance import Glance
+from pyresil.cli._options import read_settings
+from pyresil.cli._text import RUN
+from pyresil.stores import _sqlite_layout
 from pyresil.stores.sqlite import SQLiteLockStore
 from tests.support.processes import run_python
 
@@ -68,6 +73,21 @@ def test_however_the_url_is_written(lock, held, url):
 
 def test_a_relative_url(lock, held):
     assert lock.run("--store", f"sqlite:///{lock.file.name}", *RAN).returncode == 75
+
+
+def test_another_glance_sees_what_was_taken_since(lock, held, monkeypatch, capfd):
+    monkeypatch.setenv("PYRESIL_STORE", lock.url)
+    look = Glance(read_settings(RUN, ["--key", "later", *RAN]))
+    assert look.busy() is None
+    read = []
+    real = _sqlite_layout.glance
+    monkeypatch.setattr(_sqlite_layout, "glance", lambda *args: read.append(args) or real(*args))
+    assert look.busy() is None
+    assert read == [], "nothing was written since"
+    time.sleep(0.05)  # more than a tick of the file system's clock
+    held.acquire("later", "somebody", 60_000)
+    assert look.busy() == 75
+    assert "'later' is taken, for" in capfd.readouterr().err
 
 
 def test_a_passing_glance_leaves_no_file_open_for_guard_and_command(lock, held):
