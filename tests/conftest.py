@@ -13,6 +13,7 @@ Servers start when a test first asks for them, serve the whole run, and are stop
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pathlib
 import shutil
@@ -21,9 +22,11 @@ import sys
 import tempfile
 import uuid
 
+import hypothesis
 import pytest
 
 from tests.support.command import LockCommand
+from tests.support.depth import times
 from tests.support.gunicorn import Gunicorn
 from tests.support.postgres import PostgresServer, postgres_versions
 from tests.support.processes import Process, environment, python_command
@@ -41,6 +44,15 @@ def pytest_configure(config):
     interval = os.environ.get("TEST_SWITCH_INTERVAL")
     if interval:
         sys.setswitchinterval(float(interval))
+    # A busy machine is slow now and then: no example has a deadline.
+    hypothesis.settings.register_profile("tests", max_examples=times(60), deadline=None)
+    hypothesis.settings.load_profile("tests")
+
+
+def pytest_collection_finish(session):
+    """The thousands of tests live to the end: the garbage collector need not walk over them in each collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @contextlib.contextmanager

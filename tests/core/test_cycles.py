@@ -33,7 +33,6 @@ from tests.support.processes import wait_until
 
 @pytest.fixture(autouse=True)
 def no_collector():
-    gc.collect()
     gc.disable()
     logging.disable()  # records hold what was raised, and pytest holds the records
     yield

@@ -28,7 +28,6 @@ from tests.core.helpers import Again, Noted, Response
 @pytest.fixture(autouse=True)
 def no_collector():
     """What a loop leaves open must be closed without the garbage collector."""
-    gc.collect()
     gc.disable()
     yield
     gc.enable()

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyresil import RetryBudget
+from tests.support.depth import times
 
 
 class Model:
@@ -28,7 +29,7 @@ class Model:
         return True
 
 
-@settings(max_examples=200)
+@settings(max_examples=times(100))
 @given(
     st.sampled_from([0, 0.1, 0.2, 0.29, 0.5, 1, 3]),
     st.sampled_from([0, 0.1, 1, 5]),

@@ -11,6 +11,7 @@ from pyresil import CircuitBreaker, CircuitOpenError, CircuitState, Failure, Suc
 from pyresil._scope import Owner
 from pyresil.context import Context
 from pyresil.testing import ManualClock
+from tests.support.depth import times
 
 WIDTH = 1.0
 SLOW = 3.0
@@ -180,4 +181,4 @@ class BreakerMachine(RuleBasedStateMachine):
 
 
 TestBreakerModel = BreakerMachine.TestCase
-TestBreakerModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestBreakerModel.settings = settings(max_examples=times(60), stateful_step_count=40)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyresil._engine.limiters import Spec
+from tests.support.depth import times
 
 #: Rounding of sums of floats, in seconds and in permits.
 EPSILON = 1e-6
@@ -76,7 +77,7 @@ def most_in(admitted, window, end=None):
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=times(150))
 @given(spec=specs, steps=steps, begin=st.sampled_from([0.0, 1000.0, 12345.678]))
 def test_each_algorithm_keeps_its_promise(spec, steps, begin):
     admitted = run(spec, steps, begin)
@@ -96,7 +97,7 @@ def test_each_algorithm_keeps_its_promise(spec, steps, begin):
                 assert taken <= allowed + EPSILON
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=times(100))
 @given(permits=st.integers(1, 9), steps=st.lists(st.floats(0.0, 3.0), max_size=60))
 def test_smooth_with_a_burst_of_one_never_admits_more_than_the_limit_in_a_window(permits, steps):
     spec = Spec("gcra", permits, 7.0, 1)
@@ -119,15 +120,15 @@ def test_what_is_refused_is_admitted_after_the_time_it_was_told(algorithm, windo
             assert state.take(1, now) or state.hit(1, now, 0.0).allowed
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=times(100))
 @given(spec=specs, weights=st.lists(st.integers(1, 3), max_size=30))
 def test_who_waits_is_served_in_the_order_of_asking(spec, weights):
     state = spec.state()
-    times = [state.hit(weight, 1000.0, 1e9).at for weight in weights]
-    assert times == sorted(times)
+    served = [state.hit(weight, 1000.0, 1e9).at for weight in weights]
+    assert served == sorted(served)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=times(100))
 @given(spec=specs, before=st.integers(0, 12), weight=st.integers(1, 3))
 def test_cancelling_the_latest_leaves_things_as_they_were(spec, before, weight):
     twin, state = spec.state(), spec.state()
@@ -184,7 +185,7 @@ def test_a_sliding_window_keeps_few_entries():
         assert len(state.past) <= 11
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=times(50))
 @given(spec=specs)
 def test_draining_leaves_nothing(spec):
     state = spec.state()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pyresil._engine.slots import Slots, Waiter
+from tests.support.depth import times
 
 
 class SlotsMachine(RuleBasedStateMachine):
@@ -96,7 +97,7 @@ class SlotsMachine(RuleBasedStateMachine):
 
 
 TestSlots = SlotsMachine.TestCase
-TestSlots.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSlots.settings = settings(max_examples=times(60), stateful_step_count=40)
 
 
 def test_a_slot_goes_to_the_first_who_waits_and_wakes_only_it():

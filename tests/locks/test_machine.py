@@ -11,6 +11,7 @@ from pyresil.locks import Locks
 from pyresil.stores.memory import MemoryLockStore
 from pyresil.testing import ManualClock
 from tests.locks.faults import FaultyStore
+from tests.support.depth import times
 
 KEYS = ("a", "b")
 FAULTS = {
@@ -115,5 +116,5 @@ class Leases(RuleBasedStateMachine):
 
 TestLeases = Leases.TestCase
 TestLeases.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=times(50), stateful_step_count=40, suppress_health_check=list(HealthCheck)
 )

@@ -9,6 +9,7 @@ from tests.support.processes import run_python
 SETUP = """
     import signal, sys, time
     from pyresil import CircuitBreaker, CircuitOpenError, CircuitState, Policy
+    from tests.support.depth import seconds
 
     class Interrupted(BaseException):
         pass
@@ -44,7 +45,7 @@ def test_a_handler_that_re_enters_leaves_exact_counts(window):
             pass
 
     ticking(handler)
-    end = time.monotonic() + 1.0
+    end = time.monotonic() + seconds(0.5)
     while time.monotonic() < end:
         for _ in range(50):
             call(int)
@@ -56,7 +57,7 @@ def test_a_handler_that_re_enters_leaves_exact_counts(window):
             calls += 1
     quiet()
     stats = breaker.stats()
-    assert inside > 50, inside
+    assert inside > 20, inside
     assert stats.failures == failures + inside, (stats, failures, inside)
     assert stats.calls == calls + inside, (stats, calls, inside)
     """
@@ -81,7 +82,7 @@ def test_a_handler_that_raises_leaks_no_permit():
     signal.signal(signal.SIGALRM, handler)
     breaker.trip()
     time.sleep(0.01)
-    end = time.monotonic() + 1.0
+    end = time.monotonic() + seconds(0.5)
     while time.monotonic() < end:
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.0005)  # once
@@ -93,7 +94,7 @@ def test_a_handler_that_raises_leaks_no_permit():
         except Interrupted:
             raised += 1
     turn = breaker._circuit.round
-    assert raised > 50, raised
+    assert raised > 20, raised
     assert breaker.state is CircuitState.HALF_OPEN
     assert turn.free == 2 and not turn.probes, (turn.free, turn.probes)
     """
@@ -117,7 +118,7 @@ def test_a_handler_that_re_enters_an_open_breaker_sees_one_round_of_probes():
         nested += 1
 
     ticking(handler)
-    end = time.monotonic() + 1.0
+    end = time.monotonic() + seconds(0.5)
     while time.monotonic() < end:
         for work in (int, fail):
             try:
@@ -125,7 +126,7 @@ def test_a_handler_that_re_enters_an_open_breaker_sees_one_round_of_probes():
             except (OSError, CircuitOpenError):
                 pass
     quiet()
-    assert nested > 50, nested
+    assert nested > 20, nested
     time.sleep(0.01)
     breaker.reset()
     assert call(lambda: 5) == 5

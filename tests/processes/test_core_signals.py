@@ -68,7 +68,7 @@ STORM = """
     def check():
         assert current_context() is None, current_context()
 
-    fired = storm({form}, {base}, seconds=3, longest=2e-4, check=check)
+    fired = storm({form}, {base}, seconds=0.8, longest=2e-4, check=check)
     print(fired, len(outer.free), len(inner.free))
 """
 
@@ -82,7 +82,7 @@ def test_a_handler_that_raises_leaks_nothing(form, base):
         )
     )
     fired, outer, inner = map(int, done.stdout.split())
-    assert fired > 500
+    assert fired > 100
     assert (outer, inner) == (100, 100)
 
 
@@ -91,6 +91,7 @@ def test_a_handler_that_re_enters_the_policy():
         """
         import signal, time
         from pyresil import Constant, Policy, Retry, RetryBudget, current_context
+        from tests.support.depth import seconds
 
         budget = RetryBudget(ratio=10, min_per_second=1e6)
         policy = Policy(Retry(3, Constant(0), budget=budget), name="carrier")
@@ -120,7 +121,7 @@ def test_a_handler_that_re_enters_the_policy():
 
         signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, 3e-3, 3e-3)
-        end = time.monotonic() + 2
+        end = time.monotonic() + seconds(0.6)
         while time.monotonic() < end:
             assert policy.call(flaky()) == 3
             done[1] += 1
@@ -134,7 +135,7 @@ def test_a_handler_that_re_enters_the_policy():
         """
     )
     handled, worked = map(int, done.stdout.split())
-    assert handled > 100
+    assert handled > 20
     assert worked > 100
 
 

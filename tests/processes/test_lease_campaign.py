@@ -13,16 +13,17 @@ from collections import Counter
 
 import pytest
 
+from tests.support.depth import seconds
 from tests.support.processes import wait_until
+
+TTL = 0.8
+SECONDS = seconds(10.0)  # every fault comes at least once
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(100 + 2 * SECONDS),
     pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="compares the clocks of processes"),
 ]
-
-TTL = 0.8
-SECONDS = 14.0
 
 WORKER = """
     import os, random, sys, time

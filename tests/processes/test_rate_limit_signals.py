@@ -14,6 +14,7 @@ def test_a_handler_that_re_enters_is_counted_exactly(algorithm, per):
         f"""
         import signal, time
         from pyresil import Policy, RateLimit, RateLimitedError
+        from tests.support.depth import seconds
 
         limiter = RateLimit("100000000/d", algorithm={algorithm!r}, per={per})
         call = Policy(limiter).call
@@ -28,14 +29,14 @@ def test_a_handler_that_re_enters_is_counted_exactly(algorithm, per):
         signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
         begun = time.monotonic()
-        while time.monotonic() < begun + 1.0:
+        while time.monotonic() < begun + seconds(0.4):
             for _ in range(100):
                 call(int)
                 calls += 1
         signal.setitimer(signal.ITIMER_REAL, 0)
         used = 100_000_000 - limiter.stats({None if per == "None" else 1}).remaining - 1
-        refilled = 2.0 * 100_000_000 / 86_400 if {algorithm!r} == "token-bucket" else 0
-        assert inside > 50, inside
+        refilled = (time.monotonic() - begun + 1.0) * 100_000_000 / 86_400 if {algorithm!r} == "token-bucket" else 0
+        assert inside > 20, inside
         assert calls + inside - refilled <= used <= calls + inside, (used, calls, inside)
         """
     )

@@ -7,12 +7,14 @@ import signal
 import sys
 import time
 
+from tests.support import depth
+
 
 def storm(work, base, *, seconds, longest, check):
     """Interrupts `work` again and again, by a handler that raises a subclass of `base`.
 
     `work` runs over and over until the handler has raised, after at most `longest` seconds; then `check` is called, and the
-    next round begins, for `seconds` in all. Returns how often what was raised came out of `work`.
+    next round begins, for `seconds` in all at depth 1. Returns how often what was raised came out of `work`.
     """
     armed = False
 
@@ -32,7 +34,7 @@ def storm(work, base, *, seconds, longest, check):
     sys.unraisablehook = lambda _: None
     signal.signal(signal.SIGALRM, handler)
     fired = 0
-    end = time.monotonic() + seconds
+    end = time.monotonic() + depth.seconds(seconds)
     while time.monotonic() < end:
         try:
             armed = True

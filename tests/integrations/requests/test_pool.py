@@ -11,10 +11,11 @@ import requests
 
 from pyresil import CancelledError, CancelToken, Policy, TimeoutExceededError
 from pyresil.integrations.requests import ResilientAdapter, ResilientSession
+from tests.support.depth import times
 from tests.support.processes import wait_until
 
 THREADS = 8
-CALLS = 300  # of each thread, for each scheme
+CALLS = times(120)  # of each thread, for each scheme
 
 
 class Canceller:
@@ -80,7 +81,7 @@ def test_cancels_cut_nobody_elses_request(upstream, nothing_left, scheme, stream
     canceller.stop()
     session.close()
     assert wrong == []
-    assert sum(cancelled) > 50, "the cancels came too late to test anything"
+    assert sum(cancelled) > 20, "the cancels came too late to test anything"
 
 
 def test_a_cancel_after_the_end_leaves_the_connection_in_the_pool(session, upstream):
