@@ -49,6 +49,28 @@ def pytest_configure(config):
     hypothesis.settings.load_profile("tests")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """A worker that has nothing left takes over what another one has not begun."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """What takes long begins first, spread over the workers, so that nobody waits for it at the end. Else the order is random."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    other = [item for item in items if not item.get_closest_marker("slow")]
+    total, items[:] = len(items), []
+    for worker in range(workers):  # each begins with one stretch of the list
+        mine = slow[worker::workers]
+        rest = (total - len(items)) // (workers - worker) - len(mine)
+        items += mine + other[:rest]
+        del other[:rest]
+
+
 def pytest_collection_finish(session):
     """The thousands of tests live to the end: the garbage collector need not walk over them in each collection."""
     gc.collect()

@@ -14,11 +14,11 @@ from tests.strategies.test_cache import Loader, cached, run_all
 
 
 def test_C1_a_loader_that_raises_is_called_once_for_all_who_wait():
-    loader = Loader(ConnectionError("down"), delay=0.2)
+    loader = Loader(ConnectionError("down"), delay=0.5)
     fn = cached(loader)
     begun = time.monotonic()
     results = run_all(8, fn)
-    assert time.monotonic() - begun < 0.4 + 1.0
+    assert time.monotonic() - begun < 3.0, "all waited for the one load"
     assert all(result is loader.result for result in results)
     assert loader.calls == 1
     with pytest.raises(ConnectionError):
@@ -31,10 +31,10 @@ def test_C2_fifty_threads_on_a_stale_key_get_the_old_value_and_load_once():
     fn = cached(loader, ttl="50ms", stale_ttl="60s")
     fn()
     time.sleep(0.06)
-    loader.result, loader.delay = "new", 0.5
+    loader.result, loader.delay = "new", 1.5
     begun = time.monotonic()
     results = run_all(50, fn)
-    assert time.monotonic() - begun < 0.4
+    assert time.monotonic() - begun < 1.4
     assert results == ["old"] * 50
     assert loader.calls == 2
 
@@ -44,7 +44,7 @@ def test_C3_a_refresh_that_takes_long_is_nobodys_error():
     fn = cached(loader, ttl="20ms", stale_ttl="60s")
     fn()
     time.sleep(0.03)  # until it is stale
-    loader.result, loader.delay = "new", 0.5
+    loader.result, loader.delay = "new", 1.2
     until = time.monotonic() + 0.4
     seen = []
     while time.monotonic() < until:

@@ -63,15 +63,17 @@ def test_P14_hung_calls_do_not_stop_a_healthy_one():
             policy.call(go.wait, 20)
     begun = time.monotonic()
     assert policy.call(lambda: "instant") == "instant"
-    assert time.monotonic() - begun < 0.05 + 0.2
+    assert time.monotonic() - begun < 0.05 + 0.7
 
-    limited = Policy(Timeout("30ms", mode="abandon", max_abandoned=1))
-    with pytest.raises(TimeoutExceededError):
-        limited.call(go.wait, 20)
+    timeout = Timeout("30ms", mode="abandon", max_abandoned=1)
+    limited = Policy(timeout)
+    while not timeout.abandoned:  # on a busy machine the worker may come too late to begin it at all
+        with pytest.raises(TimeoutExceededError):
+            limited.call(go.wait, 20)
     begun = time.monotonic()
     with pytest.raises(TimeoutSaturatedError):
         limited.call(lambda: "instant")
-    assert time.monotonic() - begun < 0.05 + 0.2
+    assert time.monotonic() - begun < 0.05 + 0.7
     go.set()
 
 
@@ -150,10 +152,11 @@ def test_P16_bulkhead_and_timeouts_work_in_a_forked_child():
         waiter.start()
         while bulkhead.stats().queued < 1:
             time.sleep(0.001)
-        try:
-            abandon.call(go.wait, 20)
-        except TimeoutExceededError:
-            pass
+        while not timeout.abandoned:  # on a busy machine the worker may come too late to begin it at all
+            try:
+                abandon.call(go.wait, 20)
+            except TimeoutExceededError:
+                pass
         assert timeout.abandoned == 1
         assert bulkhead.stats()[:2] == (2, 1)
 

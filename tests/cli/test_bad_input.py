@@ -127,6 +127,7 @@ def test_a_folder_that_cannot_be_made(lock):
     refused(lock, done, 69)
 
 
+@pytest.mark.slow
 def test_a_database_whose_write_lock_is_never_free(lock):
     assert lock.run("--", "true").returncode == 0
     db = sqlite3.connect(lock.file, isolation_level=None)
@@ -184,6 +185,7 @@ URLS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", [False, True], ids=["refuses", "hangs"])
 def test_a_server_that_is_not_there_or_never_answers(lock, answers):
     with socket.socket() as listener:

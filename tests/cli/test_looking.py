@@ -150,13 +150,13 @@ def test_run_and_status_on_redis(lock, valkey, prefix):
 
 def test_a_redis_that_goes_away_is_borne_until_the_leases_end(lock, new_valkey):
     server = new_valkey()
-    job = lock.start("--store", server.url, "--ttl", "2s", "--", "sh", "-c", "echo yes > ready; sleep 60")
+    job = lock.start("--store", server.url, "--ttl", "3s", "--", "sh", "-c", "echo yes > ready; sleep 60")
     lock.file_written("ready")
     server.pause()
     paused = time.monotonic()
     assert job.wait(20) == 76
-    assert 1.0 < time.monotonic() - paused < 10.0
-    assert lock.processes() == set()
+    assert 1.0 < time.monotonic() - paused < 15.0
+    lock.wait_gone()
     server.resume()
     wait_until(lambda: lock.run("--store", server.url, "--", "true").returncode == 0, 10, "the key")
 
@@ -182,6 +182,7 @@ def test_postgresql_needs_its_table_and_doctor_shows_how_to_make_it(lock, postgr
     assert lock.run("--store", postgres_url, "--wait", "5s", "--", "env").returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sentinel", "cluster"])
 def test_run_on_redis_with_sentinel_and_in_a_cluster(lock, request, kind):
     if kind == "sentinel":

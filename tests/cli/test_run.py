@@ -160,6 +160,7 @@ def test_kill_of_the_holder_frees_the_key_within_one_ttl_with_a_grown_token(lock
     lock.wait_gone()
 
 
+@pytest.mark.slow
 def test_a_job_longer_than_its_ttl_keeps_its_lease(lock):
     job = lock.start("--ttl", "2s", "--", "sh", "-c", "echo yes > ready; sleep 5.5")
     lock.file_written("ready")

@@ -136,7 +136,7 @@ def retry(attempts=3):
     return Retry(attempts, Constant("1s"))
 
 
-SLOW = 0.3
+SLOW = 1.0  # until then the second copy has begun, on a busy machine too
 
 
 class Slow:

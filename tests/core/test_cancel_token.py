@@ -216,9 +216,11 @@ def test_a_handler_may_set_what_its_own_thread_waits_for(what):
         for _ in range(1500):
             event, token = SignalSafeEvent(), CancelToken()
             signal.signal(signal.SIGALRM, lambda *_: {what}())
-            signal.setitimer(signal.ITIMER_REAL, 0.00005 + rounds % 50 * 0.00001)
+            # Again and again: one that comes right before the wait itself is seen by Python only after it.
+            signal.setitimer(signal.ITIMER_REAL, 0.00005 + rounds % 50 * 0.00001, 0.01)
             assert {"event.wait(10)" if what == "event.set" else "token.wait(10)"}
             rounds += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
         print(rounds)
         """,
     )

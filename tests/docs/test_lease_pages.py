@@ -66,6 +66,7 @@ def test_schedule(spawn, home):
     assert len(tokens) == len(set(tokens))
 
 
+@pytest.mark.slow
 def test_celery(home):
     pytest.importorskip("celery")
     (code,) = snippets(HOW_TO / "celery-beat.md")

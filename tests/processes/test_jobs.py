@@ -78,6 +78,7 @@ def test_three_instances_run_every_tick_once(tmp_path, spawn):
     assert tokens == sorted(set(tokens))
 
 
+@pytest.mark.slow
 def test_another_instance_takes_over_from_a_killed_owner(tmp_path, spawn):
     path, ticks = tmp_path / "locks.db", 24
     processes = [spawn(JOB, path, time.time() + 1.5, ticks) for _ in range(2)]

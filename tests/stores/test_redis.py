@@ -369,6 +369,7 @@ def test_missing_rights_are_told(new_valkey):
     one_line(error)
 
 
+@pytest.mark.slow
 def test_a_read_only_replica_is_told_and_never_a_held_lock(new_valkey):
     primary = new_valkey()
     RedisLockStore(primary.url).acquire("k", "a", 60_000)

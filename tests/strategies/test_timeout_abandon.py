@@ -150,7 +150,7 @@ def test_an_outer_policy_s_deadline_ends_the_wait(stuck):
 def test_with_too_many_stuck_workers_it_rejects(caplog, stuck):
     timeout = abandon("20ms", max_abandoned=2)
     policy = Policy(timeout, name="p")
-    for _ in range(2):
+    while timeout.abandoned < 2:  # on a busy machine a worker may come too late to begin one at all
         with pytest.raises(TimeoutExceededError):
             policy.call(stuck)
     with pytest.raises(TimeoutSaturatedError) as raised:
@@ -164,7 +164,7 @@ def test_with_too_many_stuck_workers_it_rejects(caplog, stuck):
 
 
 def test_a_rejection_for_saturation_is_not_retried(stuck):
-    policy = Policy(Retry(5, backoff=lambda *_: 0), abandon("20ms", max_abandoned=1))
+    policy = Policy(Retry(5, backoff=lambda *_: 0), abandon("200ms", max_abandoned=1))
     with pytest.raises(TimeoutSaturatedError):
         policy.call(stuck)
     assert len(stuck.contexts) == 1

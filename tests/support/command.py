@@ -116,7 +116,7 @@ class LockCommand:
                     found.add(int(path.name))
         return found
 
-    def wait_gone(self, timeout=5.0):
+    def wait_gone(self, timeout=10.0):
         """Waits until no process is left."""
         wait_until(lambda: not self.processes(), timeout, "the end of all processes", interval=0.05)
 
@@ -133,7 +133,7 @@ class LockCommand:
 
         return wait_until(find, 5, "the guard")
 
-    def file_written(self, name, timeout=10.0) -> str:
+    def file_written(self, name, timeout=20.0) -> str:
         """Waits until a file in the folder has text; the text."""
         path = self.folder / name
 

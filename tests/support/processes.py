@@ -22,7 +22,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def wait_until(check, timeout=10.0, what="the condition", interval=0.01):
+def wait_until(check, timeout=20.0, what="the condition", interval=0.01):
     """Calls `check` until it returns something true, which is returned; AssertionError after `timeout` seconds."""
     end = time.monotonic() + timeout
     while True:
@@ -79,7 +79,7 @@ def python_command(code: str, *args: str, flags=()) -> list[str]:
     return [sys.executable, *flags, "-c", textwrap.dedent(code), *map(str, args)]
 
 
-def run_python(code, *args, timeout=20.0, env=None, cwd=None, flags=(), check=True, stdin=""):
+def run_python(code, *args, timeout=40.0, env=None, cwd=None, flags=(), check=True, stdin=""):
     """Runs a snippet in a fresh interpreter and waits for its end.
 
     Args:

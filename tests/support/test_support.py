@@ -129,6 +129,7 @@ def test_cluster_serves_every_slot(valkey_cluster, prefix):
     assert all(sizes), sizes
 
 
+@pytest.mark.slow
 def test_sentinels_promote_the_replica(new_sentinel):
     from redis.sentinel import Sentinel
 

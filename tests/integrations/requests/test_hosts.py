@@ -239,7 +239,7 @@ def test_hedges_are_for_requests_that_can_be_under_way_twice(make, upstream):
     def copies(method, **options):
         seen = upstream.url("http", "/seen")
         before = requests.get(seen, timeout=5).json()["requests"].get("/slow", 0)
-        assert session.request(method, upstream.url("http", "/slow?for=0.2"), **options).text == "ok"
+        assert session.request(method, upstream.url("http", "/slow?for=0.7"), **options).text == "ok"
         return requests.get(seen, timeout=5).json()["requests"]["/slow"] - before
 
     assert copies("GET") == 2
