@@ -90,10 +90,13 @@ def test_L2_failing_renewals_lose_the_lease_at_its_deadline_once(error):
 def test_L2_in_real_time(real_store):
     store = FaultyStore(real_store)
     store.faults["renew"] = ConnectionError("down")
+    asked = time.monotonic()
     lease = Locks(store, ttl="1s").acquire("k")
-    begun = time.monotonic()
+    granted = time.monotonic()
     assert lease.lost.wait(5)
-    assert 0.9 <= time.monotonic() - begun <= 1.1
+    lost = time.monotonic()
+    assert lost - asked >= 0.9
+    assert lost - granted <= 1.1 + 0.4, "room for a busy machine"
     assert not lease.held
     assert lease.detected_by == "deadline"
 

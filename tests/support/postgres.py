@@ -12,7 +12,7 @@ import signal
 import subprocess
 import uuid
 
-from tests.support.processes import Server
+from tests.support.processes import Server, children_of, state_of, wait_until
 
 PACKAGED = {"16": "pginstall", "18": "pginstall18"}
 
@@ -116,6 +116,12 @@ class PostgresServer(Server):
         }
         flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return self.as_somebody([self.bin / "postgres", "-D", self.data, *flags, *self.options])
+
+    def kill(self) -> None:
+        """As a crash would; its backends notice it a moment later, and no server starts on their data before."""
+        backends = children_of(self.process.pid) if self.process.running else []
+        super().kill()
+        wait_until(lambda: all(state_of(pid) in (None, "Z", "X") for pid in backends), 20, "the end of the backends")
 
     def ready(self) -> bool:
         import psycopg
