@@ -132,10 +132,10 @@ def test_doctor_is_content_with_a_redis_set_up_for_leases(lock, new_valkey):
 def test_run_and_status_on_redis(lock, valkey, prefix):
     key = f"{prefix}job"
     job = lock.start(
-        "--store", valkey.url, "--ttl", "1s", "--", "sh", "-c", "echo yes > ready; sleep 60", key=key
+        "--store", valkey.url, "--ttl", "3s", "--", "sh", "-c", "echo yes > ready; sleep 60", key=key
     )
     lock.file_written("ready")
-    time.sleep(1.5)
+    time.sleep(3.5)
     assert lock.run("--store", valkey.url, "--", "true", key=key).returncode == 75
     assert f"pid={job.pid}" in lock("status", key, "--store", valkey.url).stdout
     waiter = lock.start("--store", valkey.url, "--wait", "20s", "--", "echo", "second", key=key)
@@ -173,9 +173,9 @@ def test_postgresql_needs_its_table_and_doctor_shows_how_to_make_it(lock, postgr
     content = lock("doctor", "--store", postgres_url, "--format", "json")
     assert content.returncode == 0, content.stdout
     assert {"server", "durability"} <= {finding["subject"] for finding in json.loads(content.stdout)}
-    job = lock.start("--store", postgres_url, "--ttl", "1s", "--", "sh", "-c", "echo yes > ready; sleep 60")
+    job = lock.start("--store", postgres_url, "--ttl", "3s", "--", "sh", "-c", "echo yes > ready; sleep 60")
     lock.file_written("ready")
-    time.sleep(1.5)
+    time.sleep(3.5)
     assert lock.run("--store", postgres_url, "--", "true").returncode == 75
     job.terminate()
     assert job.wait(10) == 143

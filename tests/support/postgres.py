@@ -121,7 +121,9 @@ class PostgresServer(Server):
         """As a crash would; its backends notice it a moment later, and no server starts on their data before."""
         backends = children_of(self.process.pid) if self.process.running else []
         super().kill()
-        wait_until(lambda: all(state_of(pid) in (None, "Z", "X") for pid in backends), 20, "the end of the backends")
+        wait_until(
+            lambda: all(state_of(pid) in (None, "Z", "X") for pid in backends), 20, "the end of the backends"
+        )
 
     def ready(self) -> bool:
         import psycopg
