@@ -11,6 +11,8 @@ import sys
 import textwrap
 import time
 
+import pytest
+
 from tests.support.command import COMMAND
 from tests.support.processes import state_of, wait_until
 
