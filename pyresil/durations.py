@@ -125,7 +125,7 @@ def parse_rate(value: RateLike) -> Rate:
             permits = float(first) if first <= _MOST else None
         window = _seconds_or_none(value[1])
     if permits is None or window is None or not 0.0 < permits <= _MOST or not window > 0.0:
-        raise ValueError(f"must be a rate ({RATE_FORMS}), got {shown(value)}")
+        raise ValueError(f"must be a rate above 0 ({RATE_FORMS}), got {shown(value)}")
     if permits == int(permits):
         return Rate(int(permits), window)
     from fractions import Fraction

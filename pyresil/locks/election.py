@@ -10,7 +10,7 @@ from pyresil._validate import Checker
 from pyresil.cancel import CancelToken
 from pyresil.clock import Parker
 from pyresil.context import UNSET
-from pyresil.errors import CancelledError, LockError, LockLostError, report_exception
+from pyresil.errors import CancelledError, ConfigurationError, LockError, LockLostError, report_exception
 from pyresil.events import LeadershipAcquired, LeadershipLost, emit
 from pyresil.locks._acquire import Acquisition
 from pyresil.locks._log import log
@@ -66,12 +66,15 @@ class Election:
         on_lost: Callable[[Lease, str], object] | None = None,
         ttl: Duration = UNSET,
     ) -> None:
-        self._terms = make_terms(key, locks.ttl, ttl)
-        self._terms.wait = self._terms.ttl / 3.0
         check = Checker("election", key)
+        try:
+            self._terms = make_terms(key, locks.ttl, ttl)
+        except ConfigurationError as error:
+            check.faults.append(str(error))
         self._on_acquired = check.function("on_acquired", on_acquired)
         self._on_lost = check.function("on_lost", on_lost)
         check.done()
+        self._terms.wait = self._terms.ttl / 3.0
         if locks._closed:
             raise LockError("locks: this object was closed")
         self.key = key

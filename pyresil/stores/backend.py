@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
+from pyresil._validate import Checker
+from pyresil.clock import Clock
 from pyresil.errors import ConfigurationError
 from pyresil.stores._default import path_of
 from pyresil.stores.base import DEFAULT_PREFIX, check_prefix
@@ -12,7 +14,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from pyresil.clock import Clock
     from pyresil.stores.base import LockStore
     from pyresil.stores.cache import CacheStore
     from pyresil.stores.circuits import CircuitStateStore
@@ -45,7 +46,7 @@ def connect(url: str, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None) 
         The `Backend`.
 
     Raises:
-        ConfigurationError: The URL or the prefix is at fault; a password in the URL is not shown.
+        ConfigurationError: The URL, the prefix or the clock is at fault; a password in the URL is not shown.
         ImportError: The client library is missing; the text names the extra to install.
     """
     return Backend(url, prefix, clock)
@@ -82,7 +83,9 @@ class Backend:
         self._scheme, rest = _scheme_of(url)
         self.prefix = check_prefix(prefix, "connect")
         self._url = url.strip()
-        self._clock = clock
+        check = Checker("connect")
+        self._clock = check.instance("clock", clock, Clock, "a Clock or None")
+        check.done()
         self.url = f"{self._scheme}:{_without_password(rest)}"
         self._locks: LockStore | None = None
         self._cache: CacheStore | None = None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 
-from pyresil.clock import SYSTEM, Parker
+from pyresil._validate import Checker
+from pyresil.clock import SYSTEM, Clock, Parker
 from pyresil.errors import StoreError
 from pyresil.stores.base import (
     MAX_TOKEN,
@@ -22,9 +22,6 @@ from pyresil.stores.base import (
     ms_from_seconds,
 )
 from pyresil.strategy import Forkable
-
-if TYPE_CHECKING:
-    from pyresil.clock import Clock
 
 __all__ = ["MemoryLockStore"]
 
@@ -53,12 +50,17 @@ class MemoryLockStore(LockStore, Forkable):
 
     Args:
         clock: The clock of expiry (its `boottime`, which counts suspend) and of waiting; None for the system's.
+
+    Raises:
+        ConfigurationError: ``clock`` is none.
     """
 
     can_wait = True
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or SYSTEM
+        check = Checker("memory lock store")
+        self._clock: Clock = check.instance("clock", clock, Clock, "a Clock or None") or SYSTEM
+        check.done()
         self._lock: threading.RLock | None = None
         self._rows: dict[str, _Row] = {}
         self._waiters: dict[str, list[Parker]] = {}

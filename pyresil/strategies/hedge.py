@@ -10,6 +10,7 @@ from pyresil._engine.latency import Latencies
 from pyresil._validate import Checker
 from pyresil._workers import Handed, submit
 from pyresil.clock import Clock, Parker
+from pyresil.durations import seconds
 from pyresil.errors import RejectedError
 from pyresil.events import Hedged, emit
 from pyresil.outcome import PLAIN, Judge
@@ -74,11 +75,9 @@ class Hedge(Strategy[Never]):
     ) -> None:
         check = Checker("hedge", name)
         self.name = check.name(name)
-        self.delay = delay
-        self._latencies = _latencies(check, delay)
-        self._seconds: float | None = None
-        if self._latencies is None:
-            self.delay = self._seconds = check.duration("delay", delay, positive=False)
+        self._latencies = _latencies(delay)
+        self._seconds = None if self._latencies is not None else _delay(check, delay)
+        self.delay = delay if self._seconds is None else self._seconds
         self.max_hedges = check.integer("max_hedges", max_hedges)
         self.budget = check.instance("budget", budget, RetryBudget, "a RetryBudget or None")
         self.judge = Judge(handle, handle_result, check)
@@ -121,15 +120,20 @@ class Hedge(Strategy[Never]):
         return f"Hedge(delay={self.delay!r}, max_hedges={self.max_hedges})"
 
 
-def _latencies(check: Checker, delay: Duration) -> Latencies | None:
-    """What a percentile such as ``"p95"`` is read from; None for a duration."""
-    if not isinstance(delay, str) or not delay.startswith("p"):
+def _latencies(delay: Duration) -> Latencies | None:
+    """What a percentile such as ``"p95"`` is read from; None for everything else."""
+    if not isinstance(delay, str) or not re.fullmatch(r"p\d{1,2}(\.\d{1,3})?", delay):
         return None
-    percentile = float(delay[1:]) if re.fullmatch(r"p\d{1,2}(\.\d{1,3})?", delay) else 0.0
-    if percentile <= 0.0:
-        check.fault("delay", "a duration, or a percentile such as 'p95'", delay)
-        return Latencies(50.0)
-    return Latencies(percentile)
+    percentile = float(delay[1:])
+    return Latencies(percentile) if percentile > 0.0 else None
+
+
+def _delay(check: Checker, delay: Duration) -> float:
+    try:
+        return seconds(delay)
+    except ValueError:
+        check.fault("delay", "a duration of 0 or more, or a percentile such as 'p95'", delay)
+        return 0.0
 
 
 class _Losers(Forkable):

@@ -289,6 +289,7 @@ def test_callbacks_that_raise_end_nothing(clock, caplog):
         ({"ttl": 0.1}, "ttl"),
         ({"on_acquired": 5}, "on_acquired"),
         ({"on_lost": 5}, "on_lost"),
+        ({"ttl": 0, "on_acquired": 5, "on_lost": 5}, "ttl must be .*; on_acquired must be .*; on_lost"),
     ],
 )
 def test_bad_options_are_refused(clock, options, word):

@@ -6,6 +6,8 @@ import threading
 import pytest
 
 from pyresil.clock import SYSTEM
+from pyresil.errors import ConfigurationError
+from pyresil.stores.backend import connect
 from pyresil.stores.base import Granted, Held
 from pyresil.stores.memory import MemoryLockStore
 from pyresil.testing import ManualClock
@@ -17,6 +19,14 @@ def in_thread(function):
     thread = threading.Thread(target=lambda: answers.append(function()), daemon=True)
     thread.start()
     return thread, answers
+
+
+@pytest.mark.parametrize("clock", [5, ManualClock, "system"])
+def test_what_is_no_clock_is_refused(clock):
+    with pytest.raises(ConfigurationError, match="memory lock store: clock must be a Clock or None, got "):
+        MemoryLockStore(clock=clock)
+    with pytest.raises(ConfigurationError, match="connect: clock must be a Clock or None, got "):
+        connect("memory:", clock=clock)
 
 
 def test_a_release_wakes_a_waiter_at_once():

@@ -680,7 +680,7 @@ class Point(NamedTuple):
     "key",
     ["user:1", 1, True, None, 1.5, b"x", (), ("a", [1, ("b", None)]), [1], {"a": [1]}, {1, 2}, frozenset({1}), Point(1, [2]),
      decimal.Decimal("1.0"), Loader(), len],
-    ids=str,
+    ids=lambda key: type(key).__name__,
 )  # fmt: skip
 def test_events_have_the_key_that_the_key_function_gave(key):
     cache = Cache(lambda ctx: key, "10s", stale_ttl="1h", refresh="inline", name="c")

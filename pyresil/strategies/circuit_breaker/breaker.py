@@ -51,7 +51,8 @@ _MINIMUM_CALLS = _Default(10)
 
 def _window(check: Checker, value: object) -> tuple[int | None, float | None]:
     """The calls or the seconds of a window; a second where it is neither."""
-    if isinstance(value, (bool, float)):
+    of_kind = isinstance(value, (int, str)) or hasattr(value, "total_seconds")
+    if isinstance(value, bool) or not of_kind:
         check.fault("window", 'a number of calls (an int) or a duration such as "30s"', value)
         return None, 1.0
     if isinstance(value, int):
@@ -146,7 +147,11 @@ class CircuitBreaker(CircuitControl):
         break_for = _FIRST_BREAK if callable(open_for) else check.duration("open_for", open_for)
         permits = needed = check.integer("half_open_calls", half_open_calls)
         if half_open_successes is not None:
-            needed = check.integer("half_open_successes", half_open_successes, 1, permits)
+            needed = check.integer("half_open_successes", half_open_successes)
+            if needed > permits:
+                check.fault(
+                    "half_open_successes", f"at most half_open_calls ({permits})", half_open_successes
+                )
         timeout = check.optional_duration("probe_timeout", probe_timeout)
         shared = None if share is None else self._shared(check, share, name)
         self._health_check = check.function("health_check", health_check)
