@@ -7,17 +7,17 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from pyresil.clock import Parker
-from pyresil.errors import LockError, StoreError, StoreUnavailableError
+from pyresil.errors import LockError, StoreError, StoreUnavailableError, shown
 from pyresil.events import LockAcquired, LockRejected, emit
 from pyresil.locks._log import log
 from pyresil.locks.lease import Lease
-from pyresil.stores.base import DEFAULT_TIMEOUT, Held
+from pyresil.stores._checks import check_token
+from pyresil.stores.base import DEFAULT_TIMEOUT, Granted, Held
 
 if TYPE_CHECKING:
     from pyresil.cancel import CancelToken
     from pyresil.locks._terms import Terms
     from pyresil.locks.locks import Locks
-    from pyresil.stores.base import Granted
 
 #: A waiter tries again after 50 ms, doubling to 1 s, each shortened at random; in seconds.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
@@ -149,9 +149,21 @@ class Acquisition:
             raise
         if isinstance(answer, Held):
             self._unknown = False
+            left: object = answer.remaining_ms  # of somebody's store
+            if not isinstance(left, int) or left < 0:
+                raise self._nonsense(answer)
             self.held = answer
             return None
+        if not isinstance(answer, Granted):
+            raise self._nonsense(answer)
+        check_token(answer.token, terms.key, type(self._locks.store).__name__)
         return self._granted(answer, sent)
+
+    def _nonsense(self, answer: object) -> StoreError:
+        store = type(self._locks.store).__name__
+        return StoreError(
+            f"{store}: acquire of lock {self._terms.key!r} must be Granted or Held, got {shown(answer)}"
+        )
 
     def _granted(self, answer: Granted, sent: float) -> Lease | None:
         self._raise_if_cancelled()  # a grant that comes too late is released by `run`

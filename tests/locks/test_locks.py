@@ -21,6 +21,7 @@ from pyresil.errors import (
 )
 from pyresil.locks import Locks
 from pyresil.stores._default import default_path, default_url
+from pyresil.stores.base import Held
 from pyresil.stores.memory import MemoryLockStore
 from pyresil.stores.sqlite import SQLiteLockStore
 from pyresil.testing import record_events
@@ -326,6 +327,29 @@ def test_a_refusal_of_the_store_comes_out(store, locks):
 
 
 # -- what is held, by whom, and the end
+
+
+@pytest.mark.parametrize("token", [0, -1, 2**53, True, "5", 1.0, None])
+def test_a_token_that_is_none_is_refused(store, locks, others, monkeypatch, token):
+    acquire = store.acquire
+
+    def wrong(*args, **kwargs):
+        return acquire(*args, **kwargs)._replace(token=token)
+
+    monkeypatch.setattr(store, "acquire", wrong)
+    with pytest.raises(
+        StoreError, match=r"the fencing token of lock 'k' must be an integer from 1 to 2\^53-1"
+    ):
+        locks.acquire("k")
+    monkeypatch.undo()
+    assert others.status("k") is None, "what was granted is released"
+
+
+@pytest.mark.parametrize("answer", [None, True, 5, (5,), Held(-1, None, ""), Held("x", None, "")])
+def test_an_answer_that_is_none_is_refused(store, locks, monkeypatch, answer):
+    monkeypatch.setattr(store, "acquire", lambda *args, **kwargs: answer)
+    with pytest.raises(StoreError, match="acquire of lock 'k' must be Granted or Held, got"):
+        locks.acquire("k")
 
 
 def test_list_status_and_break(clock, locks, others):
