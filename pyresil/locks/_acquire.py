@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyresil.clock import Parker
 from pyresil.errors import LockError, StoreError, StoreUnavailableError, shown
@@ -134,6 +134,7 @@ class Acquisition:
         terms = self._terms
         sent = self._clock.boottime()
         self._unknown = True
+        answer: Any  # of somebody's store, perhaps
         try:
             answer = self._locks.store.acquire(
                 terms.key, self._owner, round(terms.ttl * 1000.0), who(), timeout=self._call_timeout()
@@ -149,8 +150,7 @@ class Acquisition:
             raise
         if isinstance(answer, Held):
             self._unknown = False
-            left: object = answer.remaining_ms  # of somebody's store
-            if not isinstance(left, int) or left < 0:
+            if not isinstance(answer.remaining_ms, int) or answer.remaining_ms < 0:
                 raise self._nonsense(answer)
             self.held = answer
             return None
