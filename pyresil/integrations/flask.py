@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyresil._logs import logger
 from pyresil._merging import markers_of
-from pyresil._validate import Checker
+from pyresil._validate import Checker, Configured
 from pyresil.errors import (
     BulkheadFullError,
     CircuitOpenError,
@@ -61,7 +61,7 @@ _ANSWERS: Final[dict[type[PyresilError], _Answer]] = {
 _TOO_MANY = _Answer(429, "Too Many Requests", "Rate limit exceeded")
 
 
-class Pyresil:
+class Pyresil(Configured):
     """The extension.
 
     Args:

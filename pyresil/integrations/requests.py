@@ -16,6 +16,7 @@ except ImportError as error:
         'pyresil.integrations.requests needs requests: pip install "pyresil[requests]"'
     ) from error
 
+from pyresil._validate import Configured
 from pyresil.errors import ConfigurationError
 from pyresil.integrations._http.adapter import Attempt, BoundAdapter, current_attempt, limits_of
 from pyresil.integrations._http.budget import current_budget
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["RequestCancelledError", "RequestTimeoutError", "ResilientAdapter", "ResilientSession", "host_key"]
 
 
-class ResilientAdapter(BoundAdapter):
+class ResilientAdapter(Configured, BoundAdapter):
     """A transport adapter for any ``requests.Session``: ``session.mount("https://", ResilientAdapter())``.
 
     ``timeout=`` of a request is the time that it takes in all (a duration: seconds, ``"1.5s"``, a timedelta). A pair
@@ -144,7 +145,7 @@ class ResilientAdapter(BoundAdapter):
         return self._policies.run(request, attempt)
 
 
-class ResilientSession(requests.Session):
+class ResilientSession(Configured, requests.Session):
     """A ``requests.Session`` whose calls have deadlines, can be cancelled, and run under a policy of their host.
 
     A call is one execution; redirects, and what authentication sends, are inside its attempts, and ``timeout=`` bounds one

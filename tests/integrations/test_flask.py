@@ -121,6 +121,10 @@ def test_twice_is_refused():
         ({"map_errors": 1}, "map_errors must be True or False, got 1"),
         ({"registry": "x"}, "registry must be a Registry or None, got 'x'"),
         ({"idempotency": "x"}, "idempotency must be None"),
+        (
+            {"errors": True, "map_errors": 1},
+            "map_errors must be .*; no option 'errors' .*known are app, registry",
+        ),
     ],
 )
 def test_bad_options_are_named(options, message):

@@ -375,6 +375,7 @@ def test_a_request_of_a_hook_is_a_call_of_its_own(make, upstream):
         ({"preset": "carrier"}, "preset 'carrier' needs registry="),
         ({"registry": Registry()}, "goes with preset="),
         ({"registry": object(), "preset": "carrier"}, "registry= must be a Registry"),
+        ({"polcy": 7, "max_hosts": 0}, "max_hosts must be a positive integer, got 0; no option 'polcy'"),
     ],
 )
 @pytest.mark.parametrize("kind", [ResilientSession, ResilientAdapter])
