@@ -150,7 +150,8 @@ class Acquisition:
             raise
         if isinstance(answer, Held):
             self._unknown = False
-            if not isinstance(answer.remaining_ms, int) or answer.remaining_ms < 0:
+            remaining: Any = answer.remaining_ms
+            if not isinstance(remaining, int) or remaining < 0:
                 raise self._nonsense(answer)
             self.held = answer
             return None
