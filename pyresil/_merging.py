@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pyresil._functions import describe_function, require_plain_function
 from pyresil._stages import OFF, ORDER, STAGES, build_stage, known_options, stage_of, strategy_class
-from pyresil.errors import ConfigurationError
+from pyresil.errors import ConfigurationError, shown
 from pyresil.outcome import UNSET
 from pyresil.policy import Policy
 from pyresil.strategy import Strategy
@@ -289,7 +289,7 @@ def stage_decorator(
                 f"{word}: options cannot be given together with {first!r}, got {_shown(fields)}"
             )
         if first is not False and stage_of(first) not in (word, None):
-            raise ConfigurationError(f"{word}: a ready strategy must be of that stage, got {first!r}")
+            raise ConfigurationError(f"{word}: a ready strategy must be of that stage, got {shown(first)}")
         entry = OFF if first is False else first
     elif bare and (callable(first) or isinstance(first, classmethod)):
         return decorate(first, {word: fields})

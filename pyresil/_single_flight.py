@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["AGAIN", "LOADING", "Load", "Loads"]
 
 #: The loads that the code around this runs for, the innermost last.
-LOADING: ContextVar[tuple[Mark, ...]] = ContextVar("pyresilLOADING", default=())
+LOADING: ContextVar[tuple[Mark, ...]] = ContextVar("pyresil_loading", default=())
 
 
 class Mark:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from pyresil._merging import doubtful, stage_decorator
-from pyresil.errors import ConfigurationError
+from pyresil.errors import ConfigurationError, shown
 from pyresil.outcome import UNSET
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ def retry(first: Any = UNSET, /, **options: Any) -> Any:
         **options: Those of `Retry`, and ``idempotent=True``: a view may be rerun for every method.
     """
     if not isinstance(options.get("idempotent", False), bool):
-        raise ConfigurationError(f"retry: idempotent must be True or False, got {options['idempotent']!r}")
+        raise ConfigurationError(
+            f"retry: idempotent must be True or False, got {shown(options['idempotent'])}"
+        )
     return stage_decorator("retry", first, options, extra=("idempotent",))
 
 

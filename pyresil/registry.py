@@ -15,7 +15,7 @@ from pyresil._merging import Names, Preset, assemble, decorate
 from pyresil._stages import OFF, ORDER, STAGES, build_stage, parse_stage
 from pyresil._validate import Checker, Configured
 from pyresil.clock import Clock
-from pyresil.errors import ConfigurationError
+from pyresil.errors import ConfigurationError, shown
 from pyresil.policy import Policy
 
 if TYPE_CHECKING:
@@ -102,12 +102,12 @@ class Registry(Configured):
         if presets is None:
             return
         if not isinstance(presets, Mapping):
-            faults.append(f"presets must be a mapping of names to stages, got {presets!r}")
+            faults.append(f"presets must be a mapping of names to stages, got {shown(presets)}")
             return
         for name, stages in presets.items():
             where = f"presets.{name}"
             if not (isinstance(name, str) and name):
-                faults.append(f"presets: a name must be a non-empty string, got {name!r}")
+                faults.append(f"presets: a name must be a non-empty string, got {shown(name)}")
                 continue
             entries = _read_stages(stages, where, faults)
             preset = Preset(name, entries, self._defaults, self._names, self._clock)
@@ -212,7 +212,7 @@ class Registry(Configured):
 
 def _read_stages(stages: Any, where: str, faults: list[str]) -> dict[str, Entry]:
     if not isinstance(stages, Mapping):
-        faults.append(f"{where} must be a mapping of stages ({', '.join(ORDER)}), got {stages!r}")
+        faults.append(f"{where} must be a mapping of stages ({', '.join(ORDER)}), got {shown(stages)}")
         return {}
     unknown = [word for word in stages if word not in STAGES]
     if unknown:
@@ -228,13 +228,13 @@ def _read_defaults(defaults: Any, faults: list[str]) -> dict[str, dict[str, Any]
     read: dict[str, dict[str, Any]] = {}
     for word, entry in _read_stages({} if defaults is None else defaults, "defaults", faults).items():
         if not isinstance(entry, dict):
-            shown = "False" if entry is OFF else repr(entry)
-            faults.append(f"defaults.{word} must be options (defaults turn no stage on or off), got {shown}")
+            given = "False" if entry is OFF else shown(entry)
+            faults.append(f"defaults.{word} must be options (defaults turn no stage on or off), got {given}")
             continue
         read[word] = entry
         if "name" in entry:
             faults.append(
-                f"defaults.{word}: a name is for one instance and cannot be a default, got {entry['name']!r}"
+                f"defaults.{word}: a name is for one instance and cannot be a default, got {shown(entry['name'])}"
             )
         # A stage that needs more than its defaults cannot be built from them alone; anything else that is wrong shows here.
         try:

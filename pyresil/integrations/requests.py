@@ -17,7 +17,7 @@ except ImportError as error:
     ) from error
 
 from pyresil._validate import Configured
-from pyresil.errors import ConfigurationError
+from pyresil.errors import ConfigurationError, shown
 from pyresil.integrations._http.adapter import Attempt, BoundAdapter, current_attempt, limits_of
 from pyresil.integrations._http.budget import current_budget
 from pyresil.integrations._http.errors import RequestCancelledError, RequestTimeoutError
@@ -90,7 +90,7 @@ class ResilientAdapter(Configured, BoundAdapter):
     ) -> None:
         if max_retries != 0:
             raise ConfigurationError(
-                f"requests adapter: max_retries must be 0, got {max_retries!r}: urllib3's retries know no deadline; "
+                f"requests adapter: max_retries must be 0, got {shown(max_retries)}: urllib3's retries know no deadline; "
                 "put a Retry into the policy"
             )
         self._header = idempotency_header
@@ -307,6 +307,6 @@ class ResilientSession(Configured, requests.Session):
 def _auto(idempotency_key: object) -> bool:
     if idempotency_key not in (None, "auto"):
         raise ConfigurationError(
-            f"requests: idempotency_key must be 'auto' or None, got {idempotency_key!r}; a key itself belongs to one call"
+            f"requests: idempotency_key must be 'auto' or None, got {shown(idempotency_key)}; a key itself belongs to one call"
         )
     return idempotency_key == "auto"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pyresil._functions import describe_function, require_plain_function, wrap_like
 from pyresil.context import current_context
-from pyresil.errors import ConfigurationError
+from pyresil.errors import ConfigurationError, shown
 from pyresil.events import JobSkipped, emit
 from pyresil.locks._acquire import Acquisition, new_owner
 from pyresil.locks._keys import OWNER
@@ -217,7 +217,7 @@ def refuse_bare(name: str, key: object) -> None:
     """
     if callable(key):
         raise ConfigurationError(
-            f"{name}: key must be a string, got {key!r}; the decorator has parentheses: @locks.{name}(key=...)"
+            f"{name}: key must be a string, got {shown(key)}; the decorator has parentheses: @locks.{name}(key=...)"
         )
 
 

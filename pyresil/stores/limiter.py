@@ -15,7 +15,7 @@ from pyresil._engine.limiters import Spec as LimitSpec
 from pyresil._engine.partitions import Partitions
 from pyresil._validate import Checker, Configured
 from pyresil.clock import SYSTEM, Clock
-from pyresil.errors import StoreError
+from pyresil.errors import StoreError, shown
 from pyresil.stores.base import check_key
 
 __all__ = ["Decision", "LimitSpec", "LimiterStore", "MemoryLimiterStore"]
@@ -86,7 +86,7 @@ def check_decision(given: object) -> Decision:
         allowed, *numbers = cast("tuple[object, ...]", given)[:4]
         if isinstance(allowed, bool) and all(_is_whole(number) for number in numbers):
             return given
-    raise StoreError(f"a limiter store answered {given!r} instead of a Decision of whole numbers")
+    raise StoreError(f"a limiter store answered {shown(given)} instead of a Decision of whole numbers")
 
 
 def _is_whole(number: object) -> bool:

@@ -616,3 +616,12 @@ def test_a_timeout_inside_is_left_alone(make, clock):
     limiter, _ = make("1/10s", max_wait="1m")
     with pytest.raises(TimeoutExceededError):
         Policy(limiter, Timeout("1s"), clock=clock).call(lambda: (clock.advance(2), 1 / 0))
+
+
+def test_a_weight_that_cannot_be_shown_is_named_by_its_type():
+    class Loud:
+        def __repr__(self):
+            raise RuntimeError("no repr")
+
+    with pytest.raises(ConfigurationError, match="weight must be an integer of 0 or more, got <Loud>"):
+        Policy(RateLimit("1/s", weight=lambda ctx: Loud())).call(int)

@@ -10,7 +10,7 @@ from urllib3.exceptions import EmptyPoolError, TimeoutStateError
 from urllib3.util.timeout import Timeout as Urllib3Timeout
 
 from pyresil.durations import seconds
-from pyresil.errors import ConfigurationError
+from pyresil.errors import ConfigurationError, shown
 from pyresil.integrations._http.budget import Budget, Stop, current_budget
 from pyresil.integrations._http.call import Call, active
 from pyresil.integrations._http.pools import bind_pools, close_idle
@@ -83,7 +83,7 @@ def limits_of(timeout: Any) -> Limits:
     if isinstance(timeout, tuple):
         if len(timeout) != 2:
             raise ConfigurationError(
-                f"request: timeout must be a duration, a pair (connect, rest) or None, got {timeout!r}"
+                f"request: timeout must be a duration, a pair (connect, rest) or None, got {shown(timeout)}"
             )
         connect, after = (None if part is None else _positive(part) for part in timeout)
         return Limits(None, connect, after)

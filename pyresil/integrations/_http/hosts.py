@@ -10,7 +10,7 @@ import requests
 
 from pyresil._validate import Checker
 from pyresil.context import current_context
-from pyresil.errors import CancelledError, ConfigurationError, TimeoutExceededError
+from pyresil.errors import CancelledError, ConfigurationError, TimeoutExceededError, shown
 from pyresil.integrations._http.budget import Budget, subject_of
 from pyresil.integrations._http.errors import UNSENT, about_request
 from pyresil.integrations._http.rules import (
@@ -235,7 +235,7 @@ def _as_policy(made: Any) -> Policy[Any] | BoundPolicy[Any]:
         return made
     if isinstance(made, Strategy):
         return Policy(made)
-    raise ConfigurationError(f"requests policies: policy must make a Policy, got {made!r}")
+    raise ConfigurationError(f"requests policies: policy must make a Policy, got {shown(made)}")
 
 
 def _of_one_argument(make: Callable[..., Any]) -> Callable[[Hashable], Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Never
 import requests
 from urllib3.exceptions import HTTPError
 
-from pyresil.errors import CancelledError, ConfigurationError, PyresilError
+from pyresil.errors import CancelledError, ConfigurationError, PyresilError, shown
 from pyresil.integrations._http.errors import UNSENT
 from pyresil.strategy import Strategy
 
@@ -133,7 +133,7 @@ def checked_key(key: object) -> str:
     """
     if not (isinstance(key, str) and 1 <= len(key) <= 255 and all("!" <= char <= "~" for char in key)):
         raise ConfigurationError(
-            f"request: idempotency_key must be 'auto' or 1 to 255 visible ASCII characters, got {key!r}"
+            f"request: idempotency_key must be 'auto' or 1 to 255 visible ASCII characters, got {shown(key)}"
         )
     return key
 

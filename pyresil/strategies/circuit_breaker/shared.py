@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from pyresil._engine.circuit import HALF_OPEN, OPEN, CircuitState
-from pyresil.errors import StoreError
+from pyresil.errors import StoreError, shown
 from pyresil.events import CircuitStoreError, emit
 from pyresil.stores.circuits import CircuitSnapshot, VersionedCircuit
 
@@ -164,7 +164,7 @@ def _checked(given: Any) -> VersionedCircuit:
         snapshot, version = cast("tuple[object, object]", given)
         if isinstance(version, int) and version >= 0 and (snapshot is None or _is_plausible(snapshot)):
             return given
-    raise StoreError(f"a circuit store answered {given!r}")
+    raise StoreError(f"a circuit store answered {shown(given)}")
 
 
 def _is_plausible(snapshot: object) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyresil._engine.limiters import Verdict
 from pyresil._engine.partitions import Partitions
-from pyresil.errors import ConfigurationError, StoreError, report_exception
+from pyresil.errors import ConfigurationError, StoreError, report_exception, shown
 from pyresil.stores.limiter import check_decision
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ class LocalCounts:
         try:
             return self.parts.get(key, now)
         except TypeError:
-            raise ConfigurationError(f"rate limit: per must give something hashable, got {key!r}") from None
+            raise ConfigurationError(
+                f"rate limit: per must give something hashable, got {shown(key)}"
+            ) from None
 
     def take(self, key: Any, weight: int, now: float) -> bool:
         """The quick way: True where the hit is admitted now; False says that `hit` has to look closer."""
@@ -93,7 +95,7 @@ class StoreCounts:
             return self._name
         if isinstance(key, bool) or not isinstance(key, (str, int)):
             raise ConfigurationError(
-                f"rate limit {self._name!r}: with a store, per must give a string or an int, got {key!r}"
+                f"rate limit {self._name!r}: with a store, per must give a string or an int, got {shown(key)}"
             )
         return f"{self._name}:{key}"
 

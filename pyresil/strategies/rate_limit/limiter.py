@@ -8,7 +8,7 @@ from pyresil._functions import describe_function
 from pyresil._validate import Checker
 from pyresil.clock import SYSTEM, Clock
 from pyresil.durations import LONGEST
-from pyresil.errors import ConfigurationError, RateLimitedError, StoreUnavailableError
+from pyresil.errors import ConfigurationError, RateLimitedError, StoreUnavailableError, shown
 from pyresil.events import RateLimited, emit
 from pyresil.outcome import Failure, retry_after_of
 from pyresil.strategies.rate_limit.counts import LocalCounts, StoreCounts
@@ -106,7 +106,7 @@ class RateLimit(Guard[Never], Forkable):
         self.name = check.name(name)
         self._spec = spec = spec_of(check, limit, algorithm, segments, burst)
         #: The most that can be admitted at once.
-        self._capacity = spec.burst if algorithm in ("token-bucket", "gcra") else spec.permits
+        self._capacity = spec.burst
         self.max_wait = check.duration("max_wait", max_wait, positive=False)
         self.max_queue = check.integer("max_queue", max_queue, 0)
         self._weigh = weight if callable(weight) else None
@@ -286,7 +286,7 @@ class RateLimit(Guard[Never], Forkable):
         if isinstance(weight, int) and not isinstance(weight, bool) and weight >= least:
             return weight
         words = "a positive integer" if least else "an integer of 0 or more"
-        raise ConfigurationError(f"{self._label()}: weight must be {words}, got {weight!r}")
+        raise ConfigurationError(f"{self._label()}: weight must be {words}, got {shown(weight)}")
 
     # -- by hand ---------------------------------------------------------------------------------------------------------
 
