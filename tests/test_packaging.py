@@ -35,6 +35,11 @@ def test_extra_all_names_every_other_extra_of_the_library():
     assert sorted(named) == sorted(set(extras) - {"all", "test"})
 
 
+def test_an_editable_install_is_a_path_and_no_finder():
+    # A finder of setuptools, for a layout that it does not know, is imported at every start of the interpreter.
+    assert setup_cfg()["options"]["package_dir"].split() == ["=", "."]
+
+
 def test_newcomer_commands_stand_in_the_readme():
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     for marker in ("<!-- newcomer: run -->", "<!-- newcomer: test -->"):
