@@ -13,7 +13,7 @@ from pyresil._dispatch import post
 from pyresil._validate import Checker, Configured
 from pyresil._watchdog import call_later
 from pyresil.clock import SYSTEM, Clock, Parker
-from pyresil.errors import CancelledError, TimeoutExceededError, report_exception
+from pyresil.errors import CancelledError, ConfigurationError, TimeoutExceededError, report_exception, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -305,7 +305,12 @@ class CancelToken(Configured):
 
         Returns:
             A function that takes the callback back.
+
+        Raises:
+            ConfigurationError: It cannot be called.
         """
+        if not callable(callback):
+            raise ConfigurationError(f"cancel token: callback must be callable, got {shown(callback)}")
         registration = _Registration(self, _Callback(callback))
         registration.add()
         self._arm()

@@ -133,6 +133,7 @@ def test_handle(kind, value):
         (lambda: Policy().options(source=5), "source must be"),
         (lambda: Policy().options(properties=5), "properties must be a mapping"),
         (lambda: subscribe(5), "listener must be callable"),
+        (lambda: CancelToken().on_cancel(5), "cancel token: callback must be callable, got 5"),
         (lambda: subscribe(print, "no-such-event"), "types must be event types or words of"),
         (lambda: subscribe(print, 5), "types must be event types or words of"),
         (lambda: subscribe(print, [int]), "types must be event types or words of"),
