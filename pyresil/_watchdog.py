@@ -162,8 +162,3 @@ def call_later(clock: Clock, delay: float, action: Callable[[], object]) -> Time
         if _watchdog is None:
             _watchdog = fresh
     return _watchdog.call_later(delay, action)
-
-
-def call_soon(action: Callable[[], object]) -> None:
-    """Run ``action`` on the watchdog thread: for what a signal handler must not do itself, such as setting an event."""
-    call_later(SYSTEM, 0.0, action)

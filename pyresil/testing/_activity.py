@@ -13,13 +13,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING
 
 from pyresil import _dispatch, _watchdog
 from pyresil.clock import SYSTEM, Parker
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 #: A thread of the library's own is waited for this long in all, and this long after it last moved. In real seconds.
 SERVICE_BOUND, SERVICE_STILL = 5.0, 1.0
@@ -174,11 +170,6 @@ class Activity:
                 if thread in self._parked or seen.settled(thread):
                     return
         self._flush = self._flushing = None
-
-    def parked(self, threads: Iterable[threading.Thread]) -> int:
-        """How many of these are parked."""
-        with self.lock:
-            return sum(thread in self._parked for thread in threads)
 
 
 #: The one of this process.

@@ -388,24 +388,36 @@ def _():
         assert outcome(policy, Work()) is BulkheadFullError
 
 
-def seen_by_key(*make):
-    """What `remaining()` is while the cache makes its key."""
+def left_seen(asking, *make):
+    """What `remaining()` is where a strategy calls a function of its own; ``asking`` makes it, in the place of None."""
     left = []
-    cache = Cache(lambda ctx: left.append(ctx.remaining()) or "k", ttl="1m")
-    outcome(Policy(*(cache if item is Cache else item for item in make), clock=ManualClock()), int)
+    strategy = asking(lambda ctx: left.append(ctx.remaining()))
+    outcome(Policy(*(item or strategy for item in make), clock=ManualClock()), int)
     return left
+
+
+def cache_asking(ask):
+    return Cache(lambda ctx: ask(ctx) or "k", ttl="1m")
+
+
+def lock_asking(ask):
+    return Lock(lambda ctx: ask(ctx) or "k", store=MemoryLockStore())
+
+
+def limit_asking(ask):
+    return RateLimit("5/h", weight=lambda ctx: ask(ctx) or 1)
 
 
 @scenario("cache", "timeout", "limits the load")
 def _():
-    assert seen_by_key(Cache, Timeout("5s")) == [None]
+    assert left_seen(cache_asking, None, Timeout("5s")) == [None]
 
 
 @scenario(
     "timeout", "cache", "limits the look-up with the load, and with it the wait for somebody else's load"
 )
 def _():
-    assert seen_by_key(Timeout("5s"), Cache) == [5.0]
+    assert left_seen(cache_asking, Timeout("5s"), None) == [5.0]
 
 
 # -- lock --------------------------------------------------------------------------------------------------------------------
@@ -502,21 +514,14 @@ def _():
     assert seen == [1]
 
 
-def seen_by_lock(*make):
-    left = []
-    lock = Lock(lambda ctx: left.append(ctx.remaining()) or "k", store=MemoryLockStore())
-    outcome(Policy(*(lock if item is Lock else item for item in make), clock=ManualClock()), int)
-    return left
-
-
 @scenario("lock", "timeout", "starts the limit when the lease is held")
 def _():
-    assert seen_by_lock(Lock, Timeout("5s")) == [None]
+    assert left_seen(lock_asking, None, Timeout("5s")) == [None]
 
 
 @scenario("timeout", "lock", "counts the wait for the lock")
 def _():
-    assert seen_by_lock(Timeout("5s"), Lock) == [5.0]
+    assert left_seen(lock_asking, Timeout("5s"), None) == [5.0]
 
 
 # -- retry -------------------------------------------------------------------------------------------------------------------
@@ -782,21 +787,14 @@ def _():
     assert seen == [1]
 
 
-def seen_by_limit(*make):
-    left = []
-    limit = RateLimit("5/h", weight=lambda ctx: left.append(ctx.remaining()) or 1)
-    outcome(Policy(*(limit if item is RateLimit else item for item in make), clock=ManualClock()), int)
-    return left
-
-
 @scenario("rate limit", "timeout", "starts the limit when the permit is there")
 def _():
-    assert seen_by_limit(RateLimit, Timeout("5s")) == [None]
+    assert left_seen(limit_asking, None, Timeout("5s")) == [None]
 
 
 @scenario("timeout", "rate limit", "counts the wait for a permit")
 def _():
-    assert seen_by_limit(Timeout("5s"), RateLimit) == [5.0]
+    assert left_seen(limit_asking, Timeout("5s"), None) == [5.0]
 
 
 def queued(*make):

@@ -153,14 +153,21 @@ def test_a_base_exception_of_the_work_steps_down_as_well(clock, error):
     a.election.stop()
 
 
-def test_work_that_ignores_its_token_is_reported_and_not_killed(clock, caplog):
-    _, (first, second) = instances(clock)
-    go_on = threading.Event()
+@pytest.fixture
+def stubborn(clock):
+    """Work that heeds no token, until `stubborn.go_on` is set."""
 
-    def stubborn(lease):
+    def work(lease):
         with clock.blocked():
-            go_on.wait(20)
+            work.go_on.wait(20)
 
+    work.go_on = threading.Event()
+    yield work
+    work.go_on.set()
+
+
+def test_work_that_ignores_its_token_is_reported_and_not_killed(clock, caplog, stubborn):
+    _, (first, second) = instances(clock)
     a = Leader(first, work=stubborn)
     clock.advance(0.1)
     first.break_lease("k")
@@ -173,21 +180,15 @@ def test_work_that_ignores_its_token_is_reported_and_not_killed(clock, caplog):
     b.election.stop()
     clock.advance(60)
     assert a.notes == ["acquired", ("lost", "lost")], "it does not stand beside its own old work"
-    go_on.set()
+    stubborn.go_on.set()
     wait_until(lambda: not a.election._working)
     clock.advance(3)
     assert a.notes[2:] == ["acquired"]
     assert a.election.stop()
 
 
-def test_stopping_beside_stubborn_work_leaves_the_lease_to_expire(clock, caplog):
+def test_stopping_beside_stubborn_work_leaves_the_lease_to_expire(clock, caplog, stubborn):
     _, (first, second) = instances(clock)
-    go_on = threading.Event()
-
-    def stubborn(lease):
-        with clock.blocked():
-            go_on.wait(20)
-
     a = Leader(first, work=stubborn)
     clock.advance(1)
     box = []
@@ -202,7 +203,6 @@ def test_stopping_beside_stubborn_work_leaves_the_lease_to_expire(clock, caplog)
     assert second.acquire("k") is None
     clock.advance(30)
     assert second.acquire("k").held
-    go_on.set()
 
 
 def test_stopping_a_candidate(clock):
