@@ -90,10 +90,10 @@ class CancelToken(Configured):
 
     Args:
         timeout: The token is set this long from now (seconds, timedelta, or ``"1.5s"``); None for no deadline.
-        clock: The clock of the deadline.
+        clock: The clock of the deadline. Default: the system's.
 
     Raises:
-        ConfigurationError: ``timeout`` is not a duration.
+        ConfigurationError: ``timeout`` is not a duration, or ``clock`` no clock.
     """
 
     __slots__ = (
@@ -165,7 +165,11 @@ class CancelToken(Configured):
         return token
 
     def child(self, timeout: Duration | None = None) -> CancelToken:
-        """A token that is set when this one is, by its own `cancel`, or after ``timeout``. It never sets this one."""
+        """A token that is set when this one is, by its own `cancel`, or after ``timeout`` (a duration). It never sets this one.
+
+        Raises:
+            ConfigurationError: ``timeout`` is not a duration.
+        """
         token = CancelToken(timeout=timeout, clock=self._clock)
         token._parents = (self,)
         token._policy = self._policy

@@ -64,7 +64,9 @@ class Policy(Strategy[F_co]):
             first strategy that has one, else the system's.
 
     Raises:
-        ConfigurationError: An argument is no strategy, or one instance stands twice.
+        ConfigurationError: An argument is no strategy, one instance stands twice, or an option has the wrong type.
+
+    Events: `Executed`, for each execution that an ``Exception`` or a result ended.
     """
 
     kind = "policy"

@@ -80,8 +80,7 @@ class MemoryCircuitStore(CircuitStateStore):
 
     Args:
         clock: The clock that counts; None for the system's.
-        max_keys: The most circuits that are kept; closed ones are let go first, open ones last.
-            Default: 100,000.
+        max_keys: The most circuits that are kept; closed ones are let go first, open ones last. Default: 100,000.
 
     Raises:
         ConfigurationError: An option is out of range or of the wrong type.

@@ -98,8 +98,7 @@ class MemoryLimiterStore(LimiterStore):
 
     Args:
         clock: The clock that counts; None for the system's.
-        max_keys: The most keys that are kept; idle ones are let go first, exhausted ones last.
-            Default: 100,000.
+        max_keys: The most keys that are kept; idle ones are let go first, exhausted ones last. Default: 100,000.
 
     Raises:
         ConfigurationError: An option is out of range or of the wrong type.
