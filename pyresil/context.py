@@ -359,6 +359,14 @@ def _context_in(cell: list[Any]) -> Context | None:
     return made
 
 
+def is_cancellation(ctx: Context, error: BaseException) -> bool:
+    """Whether ``error`` is what the execution was cancelled with: an exception of the caller's, or the loss of a lease."""
+    if not ctx._stoppable():
+        return False
+    cause = ctx.cancel._cause()
+    return cause is not None and cause._cancelled and cause._reason is error
+
+
 def current_lease() -> Lease | None:
     """The innermost lease held by the code around this, or None."""
     return _lease.get()

@@ -8,7 +8,7 @@ from pyresil._flat import Inline, nested
 from pyresil._functions import described
 from pyresil._validate import Checker
 from pyresil.clock import Clock
-from pyresil.context import UNSET
+from pyresil.context import UNSET, is_cancellation
 from pyresil.errors import RejectedError, shown
 from pyresil.events import FellBack, emit
 from pyresil.outcome import PLAIN, Judge
@@ -30,7 +30,7 @@ _INLINE = """\
 try:
     WORK
 except Exception as error:
-    if not $handles(error):
+    if not $handles(error, context(cell)):
         raise
     value = $instead(error, context(cell))
 else:
@@ -126,10 +126,11 @@ class Fallback(Strategy[V_co], Generic[V_co]):
         # A value that is there at once is looked at by a predicate of the user's, and by nothing else.
         return Inline(_INLINE, names, transparent=self.judge.default_values)
 
-    def _handles(self, error: Exception) -> bool:
-        return bool(
-            (self._handles_rejections and isinstance(error, RejectedError)) or self.judge.error(error)
-        )
+    def _handles(self, error: Exception, ctx: Context) -> bool:
+        if not self._handles_rejections:
+            return bool(self.judge.error(error))
+        failed = isinstance(error, RejectedError) or self.judge.error(error)
+        return bool(failed) and not is_cancellation(ctx, error)
 
     def _instead(self, error: Exception | None, ctx: Context) -> Any:
         called = "fallback" if self.name is None else f"fallback {self.name}"

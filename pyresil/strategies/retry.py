@@ -10,6 +10,7 @@ from pyresil._flat import Inline, nested
 from pyresil._functions import described
 from pyresil._validate import Checker
 from pyresil.clock import SYSTEM, Clock
+from pyresil.context import is_cancellation
 from pyresil.durations import seconds
 from pyresil.errors import ConfigurationError, report_exception
 from pyresil.events import Retried, emit
@@ -205,6 +206,12 @@ class _Steps(Stepper):
         """Judge an attempt; the delay before the next one, or None."""
         retry, ctx = self._retry, self._ctx
         if ctx is None or not self._retry.judge.outcome(outcome):
+            return None
+        if (
+            isinstance(outcome, Failure)
+            and retry.judge.default_errors
+            and is_cancellation(ctx, outcome.error)
+        ):
             return None
         if retry.may_repeat is not None and not retry.may_repeat(ctx):
             return None

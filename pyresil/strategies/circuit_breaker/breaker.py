@@ -9,6 +9,7 @@ from pyresil._engine.windows import FAILED, SLOW, Rules
 from pyresil._functions import describe_function
 from pyresil._validate import Checker
 from pyresil.clock import Clock
+from pyresil.context import is_cancellation
 from pyresil.errors import CircuitOpenError, report_exception
 from pyresil.events import CircuitRejected, emit
 from pyresil.outcome import Failure, Judge, Success
@@ -208,7 +209,12 @@ class CircuitBreaker(CircuitControl):
         try:
             if token.window is not None or token.round is not None:
                 now = self._now()
-                self._judged((ctx.policy, ctx.source), token, self._judge.outcome(outcome), now, outcome)
+                verdict: bool | None
+                if isinstance(outcome, Failure):
+                    verdict = self._verdict(ctx, outcome.error)
+                else:
+                    verdict = self._judge.value(outcome.value)
+                self._judged((ctx.policy, ctx.source), token, verdict, now, outcome)
         finally:
             turn = token.round
             if turn is not None:
@@ -267,10 +273,15 @@ class CircuitBreaker(CircuitControl):
         last = self._last
         return CircuitOpenError(retry_after, None if last is None else last.get(), self.name, policy)
 
+    def _verdict(self, ctx: Context, error: BaseException) -> bool | None:
+        verdict = self._judge.error(error)
+        # The exception that the execution was cancelled with says nothing of the dependency.
+        return None if verdict and self._judge.default_errors and is_cancellation(ctx, error) else verdict
+
     def _raised(self, ctx: Context, window: Window, error: Exception, begun: float) -> None:
         """A call that was admitted by a closed circuit raised."""
         now = self._now()
-        verdict = self._judge.error(error)
+        verdict = self._verdict(ctx, error)
         if verdict is not None:
             self._record((ctx.policy, ctx.source), window, verdict, now - begun, now, Failure(error))
 
