@@ -66,10 +66,6 @@ def masks(status):
     return {name: int(mask, 16) & known for name, mask in map(str.split, status.splitlines())}
 
 
-#: Signals 1 to 31. 32 and 33 are the C library's: its posix_spawn may leave them ignored, and no program can change that.
-SETTABLE = (1 << 31) - 1
-
-
 def test_the_command_has_default_signals(lock):
     done = lock.run("--", "grep", "-E", "Sig(Blk|Ign)", "/proc/self/status")
     assert masks(done.stdout) == {"SigBlk:": 0, "SigIgn:": 0}
