@@ -9,6 +9,7 @@ that is used again is another key.
 from __future__ import annotations
 
 import weakref
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from pyresil.errors import ConfigurationError, shown
@@ -16,7 +17,7 @@ from pyresil.errors import ConfigurationError, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-__all__ = ["ArgumentsKey", "freeze", "shortcut", "told", "unbound"]
+__all__ = ["ArgumentsKey", "freeze", "shortcut", "told", "unbound", "unwrapped"]
 
 #: Types whose values are equal only to values of the same type here, because the type stands beside them.
 ATOMS = frozenset((str, bytes, int, bool, type(None)))
@@ -89,6 +90,26 @@ def unbound(
     bound = getattr(function, "__self__", None)
     plain = getattr(function, "__func__", None)
     return (function, args) if bound is None or plain is None else (plain, (bound, *args))
+
+
+def unwrapped(function: Callable[..., Any], known: ArgumentsKey | None) -> Callable[..., Any]:
+    """What a cache was put around, where ``function`` is the decorated one: the user has no other name for it.
+
+    Args:
+        function: A function or a bound method.
+        known: What makes the cache's keys; None before the first call.
+    """
+    inner = plain = getattr(function, "__func__", function)
+    for _ in range(100):
+        if inner is None or (known is not None and inner == known.function):
+            break
+        inner = getattr(inner, "__wrapped__", None)
+        if known is None:
+            break
+    if inner is None or inner is plain:
+        return function
+    owner = getattr(function, "__self__", None)
+    return inner if owner is None else MethodType(inner, owner)
 
 
 class ArgumentsKey:

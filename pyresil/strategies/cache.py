@@ -6,7 +6,7 @@ from contextvars import copy_context
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
-from pyresil._cache_keys import ArgumentsKey, freeze, shortcut, told, unbound
+from pyresil._cache_keys import ArgumentsKey, freeze, shortcut, told, unbound, unwrapped
 from pyresil._cache_values import Packing
 from pyresil._flat import Inline
 from pyresil._functions import describe_function
@@ -186,8 +186,8 @@ class Cache(Strategy[Never], Forkable):
         self._drop(self._frozen(key))
 
     def invalidate_call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
-        """Drop the value of one call, where the arguments are the key."""
-        self._drop(self._call_key(fn, args, kwargs))
+        """Drop the value of one call of ``fn``, decorated or not, where the arguments are the key."""
+        self._drop(self._call_key(unwrapped(fn, self._arguments), args, kwargs))
 
     def _drop(self, key: Hashable) -> None:
         self.store.invalidate(key)

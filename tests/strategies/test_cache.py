@@ -741,3 +741,41 @@ def test_describe():
     assert given["key"] == "Loader.__init__"
     assert "MemoryCacheStore" in given["store"]
     assert given["handle"] == ["builtins.OSError"]
+
+
+def test_invalidate_call_takes_the_decorated_function():
+    cache, methods = Cache(ttl="1m"), Cache(ttl="1m")
+    calls = []
+
+    @pyresil.timeout("10s")
+    @pyresil.cached(cache)
+    @pyresil.retry
+    def price(item, currency="EUR"):
+        calls.append(item)
+        return len(calls)
+
+    class Shop:
+        @pyresil.cached(methods)
+        def stock(self, item):
+            calls.append(item)
+            return len(calls)
+
+    assert (price("a"), price("b"), price("a")) == (1, 2, 1)
+    cache.invalidate_call(price, item="a", currency="EUR")
+    assert (price("a"), price("b")) == (3, 2)
+    cache.invalidate_call(price.__wrapped__, "a")
+    assert price("a") == 4
+    first, second = Shop(), Shop()
+    assert (first.stock("a"), second.stock("a")) == (5, 6)
+    methods.invalidate_call(first.stock, "a")
+    assert (first.stock("a"), second.stock("a")) == (7, 6)
+
+
+@pytest.mark.parametrize("store", [None, MemoryCacheStore])
+def test_invalidate_call_before_the_first_call(store):
+    cache = Cache(ttl="1m", store=None if store is None else store())
+    fetch = Policy(cache, pyresil.Hedge("10s"))(lambda item: item)
+    cache.invalidate_call(fetch, 1)
+    assert fetch(1) == 1
+    with pytest.raises(ConfigurationError, match="two functions cannot share a cache"):
+        cache.invalidate_call(len, [])
