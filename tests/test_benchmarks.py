@@ -14,6 +14,12 @@ calls = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _no_collections(monkeypatch):
+    """They are for fair numbers, and take a while in the large process of a test run."""
+    monkeypatch.setattr("gc.collect", lambda: 0)
+
+
 @pytest.mark.parametrize("row", calls, ids=lambda row: row.name)
 def test_our_contenders_do_the_work(row):
     """Peers may be missing or not; what is ours is either there and works, or is named as missing."""

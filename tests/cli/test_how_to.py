@@ -176,6 +176,9 @@ def test_as_the_first_process_of_a_container_it_obeys_term_and_leaves_nothing(lo
 
 
 def _is_first(pid):
-    status = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    try:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:  # it ended meanwhile
+        return False
     ids = re.search(r"^NSpid:\s+(.*)$", status, re.MULTILINE)[1].split()
     return len(ids) > 1 and ids[-1] == "1"

@@ -49,8 +49,8 @@ SNIPPET = """
 
     def cancel(url):
         token = CancelToken()
-        gevent.spawn_later(LIMIT, token.cancel, "why")
         began = time.monotonic()
+        gevent.spawn_later(LIMIT, token.cancel, "why")
         try:
             Policy().options(cancel=token).call(fetch, url)
         except CancelledError as error:
