@@ -167,13 +167,16 @@ def test_kill_of_the_holder_frees_the_key_within_one_ttl_with_a_grown_token(lock
 
 @pytest.mark.slow
 def test_a_job_longer_than_its_ttl_keeps_its_lease(lock):
-    job = lock.start("--ttl", "2s", "--", "sh", "-c", "echo yes > ready; sleep 5.5")
+    job = lock.start(
+        "--ttl", "2s", "--", "sh", "-c", "echo yes > ready; until [ -e done ]; do sleep 0.1; done"
+    )
     lock.file_written("ready")
     token = lock.token()
     for _ in range(4):
         time.sleep(1.0)
         assert lock.token() == token
         assert lock.run("--", "true").returncode == 75
+    (lock.folder / "done").touch()
     assert job.wait(10) == 0
     assert lock.token() is None
 
@@ -262,10 +265,10 @@ def test_lost_exit_replaces_76(lock):
 def test_200_starts_at_once_on_one_key(lock):
     count = 200
     began = time.monotonic()
-    jobs = [
-        lock.start("--", "sh", "-c", "echo ran >> log; sleep 50", stdout=subprocess.DEVNULL)
-        for _ in range(count)
-    ]
+    jobs = []
+    for _ in range(count):
+        jobs.append(lock.start("--", "sh", "-c", "echo ran >> log; sleep 50", stdout=subprocess.DEVNULL))
+        os.setpriority(os.PRIO_PROCESS, jobs[-1].pid, 10)  # tests that run beside this one keep their pace
     wait_until(lambda: sum(job.poll() is not None for job in jobs) == count - 1, 45, "all but one to end")
     ended = [job for job in jobs if job.poll() is not None]
     assert [job.returncode for job in ended] == [75] * (count - 1)
