@@ -164,7 +164,7 @@ def test_a_rejected_copy_does_not_end_the_race():
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
 def test_a_base_exception_comes_out_at_once(error):
     policy = Policy(Hedge("20ms"))
-    copies = Copies(sleeps(0.1, error=error), sleeps(30))
+    copies = Copies(sleeps(0.5, error=error), sleeps(30))
     with pytest.raises(type(error)) as raised:
         policy.call(copies)
     assert raised.value is error
