@@ -45,7 +45,7 @@ def test_a_handler_that_re_enters_leaves_exact_counts(window):
             pass
 
     ticking(handler)
-    end = time.monotonic() + seconds(0.5)
+    end = time.monotonic() + seconds(0.4)
     while time.monotonic() < end:
         for _ in range(50):
             call(int)
@@ -82,7 +82,7 @@ def test_a_handler_that_raises_leaks_no_permit():
     signal.signal(signal.SIGALRM, handler)
     breaker.trip()
     time.sleep(0.01)
-    end = time.monotonic() + seconds(0.5)
+    end = time.monotonic() + seconds(0.4)
     while time.monotonic() < end:
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.0005)  # once
@@ -118,7 +118,7 @@ def test_a_handler_that_re_enters_an_open_breaker_sees_one_round_of_probes():
         nested += 1
 
     ticking(handler)
-    end = time.monotonic() + seconds(0.5)
+    end = time.monotonic() + seconds(0.4)
     while time.monotonic() < end:
         for work in (int, fail):
             try:

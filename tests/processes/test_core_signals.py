@@ -68,7 +68,7 @@ STORM = """
     def check():
         assert current_context() is None, current_context()
 
-    fired = storm({form}, {base}, seconds=0.8, longest=2e-4, check=check)
+    fired = storm({form}, {base}, seconds=0.5, longest=2e-4, check=check)
     print(fired, len(outer.free), len(inner.free))
 """
 
@@ -121,7 +121,7 @@ def test_a_handler_that_re_enters_the_policy():
 
         signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, 3e-3, 3e-3)
-        end = time.monotonic() + seconds(0.6)
+        end = time.monotonic() + seconds(0.4)
         while time.monotonic() < end:
             assert policy.call(flaky()) == 3
             done[1] += 1

@@ -66,7 +66,7 @@ STORM = """
         assert current_lease() is None
         wait_until(given_back, what="the lease's release, which goes on in another thread where it was interrupted,")
 
-    fired = storm({form}, {base}, seconds=0.6, longest=3e-4, check=check)
+    fired = storm({form}, {base}, seconds=0.4, longest=3e-4, check=check)
     assert (bulkhead.stats().active, adaptive.stats().active, len(cache._loads)) == (0, 0, 0)
     {form}()
     print(fired)

@@ -54,7 +54,7 @@ def handler():
         raise Interrupted
 
 count = hits = 0
-end = time.monotonic() + seconds(0.6)
+end = time.monotonic() + seconds(0.4)
 fire(handler)
 while time.monotonic() < end:
     try:
@@ -94,7 +94,7 @@ def handler():
     assert abandon.call(lambda: 7) == 7
 
 fire(handler, 0.001)
-end = time.monotonic() + seconds(0.6)
+end = time.monotonic() + seconds(0.4)
 count = 0
 while time.monotonic() < end:
     try:
@@ -324,7 +324,7 @@ def hedges(*_):
 
 signal.signal(signal.SIGALRM, hedges)
 signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
-end = time.monotonic() + seconds(0.5)
+end = time.monotonic() + seconds(0.4)
 while time.monotonic() < end:
     assert policy.call(lambda: 7) == 7
 stop()

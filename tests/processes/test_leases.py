@@ -209,7 +209,7 @@ def test_a_signal_handler_may_use_leases_while_the_main_thread_does(path):
             busy = False
         signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
-        until = time.monotonic() + seconds(0.6)
+        until = time.monotonic() + seconds(0.4)
         while time.monotonic() < until:
             with locks.hold("main's") as lease:
                 assert lease.held
@@ -240,7 +240,7 @@ def test_a_signal_handler_that_raises_leaves_no_lock(path):
         store = MemoryLockStore()
         locks = Locks(store, ttl=30)
         raised = 0
-        until = time.monotonic() + seconds(0.8)
+        until = time.monotonic() + seconds(0.5)
         number = 0
         while time.monotonic() < until:
             number += 1

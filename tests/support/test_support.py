@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import pathlib
 import signal
 import socket
 import subprocess
@@ -82,6 +83,8 @@ def test_process_dies_with_the_process_that_started_it(spawn, tmp_path):
         """
     parent = spawn(code, tmp_path / "child.log")
     child = int(wait_until(lambda: parent.output().strip()))
+    # Before that it is still on the way there, and has not asked for the signal.
+    wait_until(lambda: pathlib.Path(f"/proc/{child}/cmdline").read_bytes().startswith(b"sleep"))
     assert state_of(child) not in {None, "Z"}
     parent.kill()
     wait_until(lambda: state_of(child) in {None, "Z"})
