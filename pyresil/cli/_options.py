@@ -6,6 +6,7 @@ the last of two values wins). The options of a command are the table in `_text`.
 
 from __future__ import annotations
 
+from pyresil.cli._report import BUSY, LOST
 from pyresil.errors import ConfigurationError
 
 TYPE_CHECKING = False  # importing it from typing would cost a start 2.5 ms
@@ -36,8 +37,8 @@ class Settings:
     timeout: float | None = None
     jitter: float = 0.0
     grace: float = 10.0
-    busy_exit: int = 75
-    lost_exit: int = 76
+    busy_exit: int = BUSY
+    lost_exit: int = LOST
     quiet: bool = False
     verbose: bool = False
     json: bool = False
