@@ -78,11 +78,14 @@ def test_a_killed_leader_is_replaced_within_its_ttl(lock, leads):
 
 def test_a_command_that_ends_is_started_again_under_the_same_lease(lock, leads):
     leader = leads("a", script='echo "$NAME $PYRESIL_LOCK_TOKEN" >> log; exit 3')
-    wait_until(lambda: len(log(lock)) >= 3, 15, "two more starts")
-    leader.terminate()
+    for seconds in (1, 2, 4):
+        line = leader.stderr.readline()
+        assert "ended with status 3" in line
+        assert f"is started again in {seconds} s" in line
+    leader.terminate()  # while it waits for the next start: a command that ran would give its own status
     assert leader.wait(10) == 143
+    assert [name for name, _ in log(lock)] == ["a"] * 3
     assert len({token for _, token in log(lock)}) == 1
-    assert "started again" in leader.stderr.read()
 
 
 def test_a_leader_that_loses_the_lease_ends_the_command_and_follows(lock, leads):
