@@ -9,7 +9,6 @@ import time
 
 from tests.support import depth
 
-
 #: So many interruptions are a storm; a busy machine gets so many seconds for them.
 _ENOUGH, _PATIENCE = 120, 20.0
 
@@ -40,7 +39,9 @@ def storm(work, base, *, seconds, longest, check):
     signal.signal(signal.SIGALRM, handler)
     fired = 0
     began = time.monotonic()
-    while (took := time.monotonic() - began) < depth.seconds(seconds) or (fired < _ENOUGH and took < _PATIENCE):
+    while (took := time.monotonic() - began) < depth.seconds(seconds) or (
+        fired < _ENOUGH and took < _PATIENCE
+    ):
         try:
             armed = True
             signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, longest))
