@@ -47,7 +47,7 @@ def state_of(pid: int) -> str | None:
     """The kernel's letter for what a process does (T stopped, Z ended and not reaped, …), None when there is no such one."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone, or going between opening and reading
         return None
 
 

@@ -55,7 +55,7 @@ class TestDeadResolver:
     def test_a_deadline_leaves_it_behind(self, session, resolver, watch):
         with watch() as timer, pytest.raises(requests.Timeout, match="while connecting"):
             session.get("http://dead.test/", timeout=0.2)
-        assert 0.2 <= timer.took < 0.7
+        assert 0.2 <= timer.took < 2
         assert len(helpers()) == 1
 
     def test_a_cancel_leaves_it_behind(self, session, resolver, watch):
@@ -63,7 +63,7 @@ class TestDeadResolver:
         threading.Timer(0.2, token.cancel).start()
         with watch() as timer, pytest.raises(CancelledError):
             Policy().options(cancel=token).call(session.get, "https://dead.test/")
-        assert timer.took < 0.7
+        assert timer.took < 2
 
     def test_callers_of_one_name_share_a_thread(self, session, resolver, upstream):
         answers = []
@@ -123,7 +123,7 @@ def test_all_addresses_of_a_name_share_one_budget(session, upstream, watch, monk
     session.close()
     with watch() as timer, pytest.raises(requests.Timeout):
         session.get("http://many.test/ok", timeout=0.4)
-    assert 0.4 <= timer.took < 0.9
+    assert 0.4 <= timer.took < 1.4, "each of the four would have had 0.4 s"
     ports = [1, 1]
     session.close()
     with pytest.raises(requests.ConnectionError, match="Connection refused"):
@@ -150,7 +150,7 @@ def test_a_connection_of_an_unbounded_call_can_be_cut_later(session, upstream, w
         threading.Timer(0.2, token.cancel).start()
         with watch() as timer, pytest.raises(CancelledError):
             Policy().options(cancel=token).call(session.get, upstream.url(scheme, "/hang"))
-        assert timer.took < 0.7
+        assert timer.took < 2
 
 
 def test_a_bounded_body_stays_bounded_when_the_policy_has_ended(session, upstream, watch):
@@ -161,7 +161,7 @@ def test_a_bounded_body_stays_bounded_when_the_policy_has_ended(session, upstrea
     threading.Timer(0.2, token.cancel).start()
     with watch() as timer, pytest.raises(CancelledError):
         _ = response.content
-    assert timer.took < 0.7
+    assert timer.took < 2
 
 
 def test_a_reason_that_is_an_exception_is_raised_itself(session, upstream):
@@ -185,7 +185,7 @@ def test_an_upload_in_pieces_is_bounded(session, upstream, watch):
         session.get(upstream.url(scheme, "/ok"), timeout=5)
         with watch() as timer, pytest.raises(requests.Timeout, match="while sending the request"):
             session.post(upstream.url(scheme, "/upload"), data=blocks(), timeout=0.3)
-        assert timer.took < 1
+        assert timer.took < 3
 
 
 def test_big_bodies_arrive_whole_both_ways(session, upstream):

@@ -186,7 +186,7 @@ def test_a_call_that_is_abandoned_is_cut(make, upstream, watch):
     before = closed(upstream, "/hang")
     with watch() as timer, pytest.raises(TimeoutExceededError):
         Policy(Timeout("200ms", mode="abandon")).call(session.get, upstream.url("http", "/hang"))
-    assert timer.took < 0.7
+    assert timer.took < 2
     wait_until(lambda: closed(upstream, "/hang") == before + 1, 3)
 
 

@@ -120,12 +120,12 @@ class TestBlockingPool:
                 pytest.raises(requests.Timeout, match="while waiting for a connection of the pool"),
             ):
                 narrow.get(ok, timeout=0.2)
-            assert 0.2 <= timer.took < 0.7
+            assert 0.2 <= timer.took < 2
             token = CancelToken()
             threading.Timer(0.2, token.cancel).start()
             with watch() as timer, pytest.raises(CancelledError):
                 Policy().options(cancel=token).call(narrow.get, ok)
-            assert timer.took < 0.7
+            assert timer.took < 2
         assert narrow.get(ok, timeout=5).text == "ok"
 
     def test_a_waiter_gets_the_connection_that_comes_back(self, narrow, upstream):

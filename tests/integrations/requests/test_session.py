@@ -217,18 +217,18 @@ class TestTimes:
         assert session.get(url, timeout=5).text == "ok"
         with watch() as timer, pytest.raises(requests.Timeout):
             session.get(url, timeout=0.2)
-        assert timer.took < 0.7
+        assert timer.took < 2
 
     def test_each_attempt_has_the_timeout_and_the_deadline_has_them_all(self, make, upstream, watch):
         session = make(Retry(attempts=3, backoff=FAST))
         with watch() as timer, pytest.raises(requests.Timeout):
             session.get(upstream.url("http", "/hang"), timeout=0.2)
-        assert 0.6 <= timer.took < 1.4
+        assert 0.6 <= timer.took < 3
         with watch() as timer, pytest.raises(TimeoutExceededError):
             Policy(name="outer").options(deadline=0.3).call(
                 session.get, upstream.url("http", "/hang"), timeout=0.2
             )
-        assert timer.took < 0.8
+        assert timer.took < 2
 
     def test_a_timeout_strategy_bounds_each_attempt(self, make, upstream, watch):
         session = make(Retry(attempts=2, backoff=FAST), Timeout("200ms"))
@@ -236,13 +236,13 @@ class TestTimes:
             session.get(upstream.url("http", "/drip-length"))
         assert isinstance(caught.value, requests.ReadTimeout | requests.Timeout)
         assert caught.value.policy == "upstream"
-        assert 0.4 <= timer.took < 1
+        assert 0.4 <= timer.took < 3
 
     def test_the_session_has_a_timeout_for_calls_without_one(self, make, upstream, watch):
         session = make(timeout="200ms")
         with watch() as timer, pytest.raises(requests.Timeout):
             session.get(upstream.url("http", "/hang"))
-        assert timer.took < 0.7
+        assert timer.took < 2
 
     def test_a_pair_bounds_the_connection_and_the_rest(self, make, upstream, watch):
         session = make()
@@ -250,7 +250,7 @@ class TestTimes:
         for url, timeout in ((backlog, (0.2, 30)), (upstream.url("http", "/drip-length"), (30, 0.2))):
             with watch() as timer, pytest.raises(requests.Timeout):
                 session.get(url, timeout=timeout)
-            assert 0.2 <= timer.took < 0.7
+            assert 0.2 <= timer.took < 2
         assert session.get(upstream.url("http", "/slow?for=0.3"), timeout=(0.2, 5)).text == "ok"
         assert session.get(upstream.url("http", "/ok"), timeout=(None, 5)).text == "ok"
 
@@ -263,7 +263,7 @@ class TestTimes:
         ):
             with watch() as timer, pytest.raises(requests.Timeout):
                 session.get(upstream.url("http", "/drip-length"), timeout=timeout)
-            assert 0.2 <= timer.took < 0.7
+            assert 0.2 <= timer.took < 2
 
     def test_a_deadline_that_passes_in_a_queue_is_an_error_of_requests_too(self, make, upstream, watch):
         session = make(Bulkhead(max_concurrent=1, max_queue=1))
@@ -298,7 +298,7 @@ class TestTimes:
         with watch() as took, pytest.raises(RequestCancelledError, match=r"GET .*/status/503: cancelled"):
             Policy().options(cancel=token).call(session.get, upstream.url("http", "/status/503"))
         timer.join()
-        assert took.took < 1
+        assert took.took < 3
 
 
 def spend_then(work, *args):
