@@ -196,7 +196,7 @@ class ValkeySentinel:
             for sentinel in self.sentinels:
                 wait_until(
                     lambda sentinel=sentinel: b"slaves=1,sentinels=3" in sentinel.send("INFO", "sentinel"),
-                    20,
+                    45,  # one that was not scheduled for two seconds does nothing for the next thirty
                     "the sentinels' agreement",
                 )
         except BaseException:
