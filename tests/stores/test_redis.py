@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import threading
 
@@ -116,7 +117,8 @@ def test_sentinels_that_say_nothing_are_told_in_short(listener):
     url = f"redis+sentinel://:secret@127.0.0.1:{listener(b'')}/service"
     with RedisLockStore(url, timeout=0.5) as store, pytest.raises(StoreUnavailableError) as caught:
         store.acquire("k", "a", 1000)
-    assert "No master found for 'service')" in str(caught.value)
+    # Whichever comes first, the end of redis-py's search or of the time.
+    assert re.search(r"\((No master found for 'service'|no reply in time)\)", str(caught.value))
     assert "<" not in str(caught.value)
 
 

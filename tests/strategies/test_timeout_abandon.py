@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import gc
 import threading
@@ -161,7 +162,12 @@ def test_with_too_many_stuck_workers_it_rejects(caplog, stuck):
     assert "2 abandoned calls still run" in caplog.text
     stuck.go.set()
     wait_until(lambda: timeout.abandoned == 0)
-    assert policy.call(lambda: 1) == 1
+
+    def answer():
+        with contextlib.suppress(TimeoutExceededError):  # 20 ms are not long on a busy machine
+            return policy.call(lambda: 1)
+
+    assert wait_until(answer) == 1
 
 
 def test_a_rejection_for_saturation_is_not_retried(stuck):
