@@ -96,14 +96,14 @@ def test_context_variables_and_the_current_context_are_there():
 
 
 def test_the_caller_leaves_at_the_deadline_and_the_result_is_dropped(stuck):
-    timeout = abandon("50ms", name="t")
+    timeout = abandon("200ms", name="t")
     policy = Policy(timeout, name="p")
     begun = time.monotonic()
     with record_events("timeout") as events, pytest.raises(TimeoutExceededError) as raised:
         policy.call(stuck)
-    assert 0.05 <= time.monotonic() - begun < 2
-    assert (raised.value.limit, raised.value.policy) == (0.05, "p")
-    assert [(e.policy, e.source, e.limit, e.late) for e in events] == [("p", "t", 0.05, False)]
+    assert 0.2 <= time.monotonic() - begun < 3
+    assert (raised.value.limit, raised.value.policy) == (0.2, "p")
+    assert [(e.policy, e.source, e.limit, e.late) for e in events] == [("p", "t", 0.2, False)]
     assert timeout.abandoned == 1
     assert stuck.contexts[0].cancel.is_set(), "the work is told"
     stuck.go.set()
@@ -114,7 +114,7 @@ def test_the_caller_leaves_at_the_deadline_and_the_result_is_dropped(stuck):
 def test_a_cancel_ends_the_wait(stuck):
     token = CancelToken()
     timeout = abandon("30s")
-    threading.Timer(0.05, token.cancel, ["stop"]).start()
+    threading.Timer(0.2, token.cancel, ["stop"]).start()
     with pytest.raises(CancelledError) as raised:
         Policy(timeout).options(cancel=token).call(stuck)
     assert raised.value.reason == "stop"
@@ -179,7 +179,7 @@ def test_a_rejection_for_saturation_is_not_retried(stuck):
 
 def test_each_attempt_is_cancelled_alone():
     """The first attempt's worker is told to stop, the second one's is not."""
-    policy = Policy(Retry(2, backoff=lambda *_: 0), abandon("50ms"))
+    policy = Policy(Retry(2, backoff=lambda *_: 0), abandon("200ms"))
     seen = []
 
     def work():
@@ -332,8 +332,9 @@ def test_the_result_of_an_abandoned_call_dies(stuck):
         kept.append(weakref.ref(thing))
         return thing
 
-    with pytest.raises(TimeoutExceededError):
-        Policy(timeout).call(work)
+    while not stuck.contexts:  # on a busy machine a worker may come too late to begin it at all
+        with pytest.raises(TimeoutExceededError):
+            Policy(timeout).call(work)
     stuck.go.set()
     wait_until(lambda: kept and kept[0]() is None)
 
