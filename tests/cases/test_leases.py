@@ -198,14 +198,14 @@ def test_L7_a_forked_child_neither_has_nor_gives_back_the_lease(tmp_path):
         from pyresil.locks import Locks
         from pyresil.stores.sqlite import SQLiteLockStore
         path = sys.argv[1]
-        locks = Locks(SQLiteLockStore(path), ttl="0.6s")
+        locks = Locks(SQLiteLockStore(path), ttl="1.2s")
         with locks.hold("k") as lease:
             pid = os.fork()
             if pid == 0:
                 ok = not lease.held and lease.remaining() == 0 and lease.release() is False
                 sys.exit(0 if ok else 1)     # leaves the block and runs the exit hooks
             assert os.waitpid(pid, 0)[1] == 0
-            time.sleep(1.5)                  # only renewals keep it this long
+            time.sleep(2.5)                  # only renewals keep it this long
             assert lease.held and not lease.lost.is_set()
             contender = Locks(SQLiteLockStore(path))
             assert contender.acquire("k") is None

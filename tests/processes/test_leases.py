@@ -302,10 +302,17 @@ def test_under_gevent_also_when_imported_before_patching():
         monkey.patch_all()
         import gevent, time
         store = MemoryLockStore()
-        locks = Locks(store, ttl="0.6s")
+        locks = Locks(store, ttl="1.2s")
+
+        def soon(check):
+            for _ in range(500):
+                if check():
+                    break
+                gevent.sleep(0.01)
+
         lost = []
         lease = locks.acquire("k")
-        time.sleep(2)                       # only renewals keep it this long
+        time.sleep(2.5)                     # only renewals keep it this long
         print(lease.held)
         got = []
         waiter = gevent.spawn(lambda: got.append(locks.acquire("k", wait=5, on_lost=lost.append)))
@@ -315,10 +322,10 @@ def test_under_gevent_also_when_imported_before_patching():
         print(got[0].held)
         locks.break_lease("k")
         print(got[0].lost.wait(3))
-        gevent.sleep(0.1)
+        soon(lambda: lost)
         print(lost == got)
         election = locks.election("e", lambda lease: lease.cancel.wait(60))
-        gevent.sleep(0.3)
+        soon(lambda: election.is_leader)
         print(election.is_leader, election.stop())
         """,
         flags=("-W", "ignore"),

@@ -67,6 +67,7 @@ def test_a_missing_table_is_told(postgres_url):
     store.create_tables()
     store.create_tables()
     assert isinstance(store.acquire("k", "a", 1_000), Granted)
+    store.close()
 
 
 def test_the_table_can_be_made_by_a_migration_and_be_in_a_schema(postgres_url, raw):
@@ -75,6 +76,7 @@ def test_the_table_can_be_made_by_a_migration_and_be_in_a_schema(postgres_url, r
     raw(store.table_sql())
     assert isinstance(store.acquire("k", "a", 1_000), Granted)
     assert raw("SELECT count(*) FROM app.locks") == [(1,)]
+    store.close()
 
 
 def test_many_make_the_tables_at_once(postgres_url):
@@ -311,6 +313,7 @@ def test_another_programs_table_is_told(postgres_url, raw):
     with pytest.raises(StoreError, match="another program's or another version's") as error:
         store.acquire("k", "a", 1_000)
     one_line(error)
+    store.close()
 
 
 def test_tokens_grow_though_the_table_was_lost(store, raw):
