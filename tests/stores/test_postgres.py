@@ -210,6 +210,7 @@ def test_it_never_runs_inside_the_applications_transaction(store, postgres_url):
     with engine.connect() as connection:
         assert connection.connection.driver_connection.autocommit is False
     engine.dispose()
+    lent.close()
 
 
 def test_another_driver_of_an_engine_is_refused():
@@ -235,6 +236,7 @@ def test_an_unreachable_server_is_unknown_within_the_timeout():
             call()
         assert SYSTEM.monotonic() - began < 4
         assert "secret" not in one_line(error)
+    store.close()
 
 
 def test_a_hung_server_is_unknown_within_the_timeout(new_postgres):

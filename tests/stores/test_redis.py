@@ -272,6 +272,7 @@ def test_an_unreachable_server_is_unknown_within_the_timeout():
             call()
         assert elapsed_since(began) < 3
         one_line(error)
+    store.close()
 
 
 @pytest.mark.parametrize("kind", ["cluster", "sentinel"])
@@ -283,6 +284,7 @@ def test_unreachable_nodes_are_unknown_within_the_timeout(kind):
         store.acquire("k", "a", 1_000, timeout=0.3)
     assert elapsed_since(began) < 5
     one_line(error)
+    store.close()
 
 
 def test_a_hung_server_is_unknown_within_the_timeout(new_valkey):
@@ -296,6 +298,7 @@ def test_a_hung_server_is_unknown_within_the_timeout(new_valkey):
     assert 0.4 < elapsed_since(began) < 4
     server.resume()
     assert store.renew("k", "a", 60_000) is True
+    store.close()
 
 
 def test_a_server_that_comes_back_in_time_is_used(new_valkey):
@@ -310,6 +313,7 @@ def test_a_server_that_comes_back_in_time_is_used(new_valkey):
     server.start()
     thread.join(20)
     assert answers == [Granted(token)]
+    store.close()
 
 
 def fill_idle(store, connections):
@@ -340,6 +344,7 @@ def test_connections_that_died_together_cost_one_try(new_valkey):
     fill_idle(store, lambda: store._link._server._idle)
     server.restart()
     assert store.inspect("k", timeout=0.5).owner == "a"
+    store.close()
 
 
 def test_wrong_credentials_are_told_without_the_password(new_valkey):
@@ -360,6 +365,7 @@ def test_wrong_credentials_are_told_without_the_password(new_valkey):
     assert elapsed_since(began) < 5
     right = RedisLockStore(f"redis://:right-one@127.0.0.1:{server.port}/0")
     assert isinstance(right.acquire("k", "a", 1_000), Granted)
+    right.close()
 
 
 def test_missing_rights_are_told(new_valkey):
@@ -369,6 +375,7 @@ def test_missing_rights_are_told(new_valkey):
     with pytest.raises(StoreError, match="refused the credentials") as error:
         store.acquire("k", "a", 1_000)
     one_line(error)
+    store.close()
 
 
 @pytest.mark.slow
@@ -386,6 +393,7 @@ def test_a_read_only_replica_is_told_and_never_a_held_lock(new_valkey):
         with pytest.raises(StoreError, match="read-only replica: connect to the primary") as error:
             call()
         one_line(error)
+    store.close()
 
 
 def test_out_of_memory_refuses_grants_only(new_valkey):
@@ -402,6 +410,7 @@ def test_out_of_memory_refuses_grants_only(new_valkey):
     assert store.inspect("k").owner == "a"
     assert store.release("k", "a", 30_000) is True
     assert store.release("held", "a") is True
+    store.close()
 
 
 def test_a_key_that_never_expires_is_another_programs(store, client, name):
@@ -459,6 +468,7 @@ def test_a_cluster_that_moves_a_slot_is_followed(new_cluster, prefix):
     assert store.acquire("k", "b", 60_000).token == token
     assert store.release("k", "a") is True
     client.close()
+    store.close()
 
 
 def test_a_unix_socket(new_valkey, tmp_path):
@@ -468,6 +478,7 @@ def test_a_unix_socket(new_valkey, tmp_path):
     assert isinstance(store.acquire("k", "a", 1_000), Granted)
     by_url = RedisLockStore(f"unix://{path}")
     assert isinstance(by_url.acquire("k", "b", 1_000), Held)
+    store.close()
 
 
 def test_connections_are_few_and_not_shared_with_a_forked_child(store):
