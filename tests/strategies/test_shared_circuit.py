@@ -20,6 +20,7 @@ from pyresil import (
     VersionedCircuit,
     connect,
 )
+from pyresil.strategies.circuit_breaker.shared import Share
 from pyresil.testing import ManualClock, record_events
 
 OPEN, CLOSED, HALF_OPEN = CircuitState.OPEN, CircuitState.CLOSED, CircuitState.HALF_OPEN
@@ -287,6 +288,27 @@ def test_threads_of_one_process_share_its_turn(make, clock, store):
         thread.join(10)
     assert breaker.state is CLOSED
     assert len(admitted) >= 4
+    assert store.read("api").snapshot.state == "closed"
+
+
+def test_a_thread_that_comes_late_to_the_turn_leaves_its_end_as_it_is(make, clock, store, monkeypatch):
+    breaker, call = make()
+    failing(call)
+    clock.advance(30)
+    claim, late = Share.claim, []
+
+    def slow(share, *args):
+        """Another thread has the whole turn after this one saw that the break is over, and before it asks for the turn."""
+        if not late:
+            late.append(args)
+            call(lambda: 1)
+            assert store.read("api").snapshot.state == "closed"
+        return claim(share, *args)
+
+    monkeypatch.setattr(Share, "claim", slow)
+    call(lambda: 1)
+    assert late
+    assert breaker.state is CLOSED
     assert store.read("api").snapshot.state == "closed"
 
 

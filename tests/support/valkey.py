@@ -119,7 +119,7 @@ class ValkeyCluster:
                         b"cluster_state:ok" in (info := node.send("CLUSTER", "INFO"))
                         and b"cluster_known_nodes:3" in info
                     ),
-                    20,
+                    45,
                     "the cluster's agreement",
                 )
         except BaseException:

@@ -72,7 +72,11 @@ class Share:
 
     def claim(self, breaker: CircuitControl, origin: Origin, lease: float) -> bool:
         """The break is over: ask for the round of probes. False where somebody else has it, or decided otherwise."""
+        # The version first. Another thread may have had the round, and ended it, since the caller looked: then nothing is left to
+        # ask for; and if it does so after this look, the write finds another version.
         version = self._version
+        if not breaker._circuit.is_over(breaker._now()):
+            return True
         wanted = CircuitSnapshot(HALF_OPEN.value, _ms(lease), breaker._circuit.opened, self._writer())
         try:
             current = _checked(self._store.write(self._key, wanted, version, timeout=_TIMEOUT))
