@@ -7,7 +7,6 @@ import contextvars
 import gc
 import threading
 import time
-import warnings
 import weakref
 
 import pytest
