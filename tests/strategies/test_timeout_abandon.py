@@ -306,10 +306,7 @@ def test_a_workers_first_call_keeps_its_arguments_no_longer_than_later_ones(monk
 
     monkeypatch.setattr(_workers, "_workers", _workers.Workers())
     policy = Policy(abandon("5s"))
-    with warnings.catch_warnings(
-        action="ignore", category=ResourceWarning
-    ):  # of what other tests left behind
-        gc.collect()
+    gc.collect()
     gc.disable()
     try:
         for _ in range(2):
