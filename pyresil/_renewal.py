@@ -146,12 +146,14 @@ class Renewal:
         return mine
 
     def _lose(self, detected_by: str) -> None:
+        # Before it is over: a holder who stops it just then lets go of the callbacks, and this loss is told all the same.
+        lost = self._lost
         mine = False
         if not self.over:
             self.over = mine = True
         if mine:
             try:
-                self._lost(detected_by)
+                lost(detected_by)
             finally:
                 self._let_go()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pyresil._renewal import Renewal
 from pyresil.errors import LockError
 from pyresil.locks import Locks
 from pyresil.stores.memory import MemoryLockStore
@@ -60,6 +61,28 @@ def test_a_release_and_a_loss_at_once_are_one_of_them():
         store.force_release("k")
         assert locks._leases == {}
     assert sum(ended.values()) == 200
+
+
+def test_a_loss_during_which_the_holder_stops_is_told():
+    class Met(Renewal):
+        """Its holder stops it at the very moment when it is found to be over."""
+
+        @property
+        def over(self):
+            return Renewal.over.__get__(self)
+
+        @over.setter
+        def over(self, value):
+            Renewal.over.__set__(self, value)
+            if value:
+                stopped.append(self.stop())
+
+    clock, told, stopped = ManualClock(), [], []
+    renewal = Met(clock, 10.0, clock.boottime(), lambda timeout: True, told.append, max_hold=1.0)
+    renewal.start()
+    clock.advance(2)
+    assert stopped == [False]
+    assert told == ["max-hold"]
 
 
 def test_eight_losses_at_once_are_told_once():
