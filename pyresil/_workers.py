@@ -13,7 +13,6 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from pyresil.clock import SYSTEM, SystemClock
-from pyresil.errors import report_exception
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from pyresil.clock import Clock
     from pyresil.context import Context
     from pyresil.strategy import Run
+
+    Job = Callable[[Callable[[], None]], None]
 
 __all__ = ["Handed", "submit"]
 
@@ -34,17 +35,18 @@ class Workers:
     """The workers of this process, and the jobs that wait for one that is free or about to be.
 
     A worker that ends a job takes the next one that waits, which under load is mostly there already: that spares the wait
-    for another thread to wake up.
+    for another thread to wake up. A job says that its worker is free before it wakes its caller, so a caller that comes
+    back at once finds that same worker.
     """
 
     def __init__(self) -> None:
         # Looked up at use: gevent may have replaced it since this module was imported.
-        self._jobs: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         # One for each worker that is free or about to be, and that no job counts on.
         self._free: list[None] = []
 
-    def submit(self, job: Callable[[], object]) -> None:
-        """Run ``job()`` on an idle worker, else on a new one.
+    def submit(self, job: Job) -> None:
+        """Run the job on an idle worker, else on a new one.
 
         Raises:
             RuntimeError: No thread can be started: the system has none left, or the interpreter is shutting down.
@@ -58,20 +60,19 @@ class Workers:
         else:
             self._jobs.put(job)
 
-    def _work(self, box: list[Callable[[], object]]) -> None:
-        job: Callable[[], object] | None = box.pop()
+    def _work(self, box: list[Job]) -> None:
+        job: Job | None = box.pop()
         while job is not None:
-            try:
-                job()
-            except Exception:
-                report_exception("a worker's job raised")
+            job(self._is_free)
             job = None
             if _workers is not self:
                 return  # the work forked, and this is the child
-            self._free.append(None)
             job = self._next()
 
-    def _next(self) -> Callable[[], object] | None:
+    def _is_free(self) -> None:
+        self._free.append(None)
+
+    def _next(self) -> Job | None:
         """The next job, or None when there was none for a while."""
         try:
             return self._jobs.get(timeout=IDLE)
@@ -118,8 +119,8 @@ class Handed:
         self.done = False
         self.abandoned = False
 
-    def __call__(self) -> None:
-        """On the worker."""
+    def __call__(self, is_free: Callable[[], None]) -> None:
+        """On the worker, which is free as soon as the caller may know that the call is done."""
         try:
             if not self.abandoned:
                 self.value = self.context.run(self.ctx._enter, self.inner)
@@ -129,6 +130,7 @@ class Handed:
         if self.ctx._scope is not None:
             self.ctx._scope.close()
         del self.inner
+        is_free()
         self.done = True
         if self.abandoned:
             self.value = self.error = None
@@ -162,19 +164,23 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def submit(clock: Clock, job: Callable[[], object]) -> None:
-    """Run ``job()`` on a daemon thread, outside every context of the caller.
+def _nothing() -> None:
+    pass
+
+
+def submit(clock: Clock, job: Job) -> None:
+    """Run the job on a daemon thread, outside every context of the caller.
 
     Args:
         clock: Where the thread belongs.
-        job: Handles its own exceptions; others are logged.
+        job: Handles its own exceptions. It calls what it is given, once, when its thread is about to be free.
 
     Raises:
         RuntimeError: No thread can be started: the system has none left, or the interpreter is shutting down.
     """
     global _workers
     if type(clock) is not SystemClock:
-        clock.spawn(job, _NAME)
+        clock.spawn(lambda: job(_nothing), _NAME)
         return
     workers = _workers
     if workers is None:

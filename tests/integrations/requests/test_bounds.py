@@ -64,10 +64,14 @@ def expect_deadline(watch, work):
 def expect_cancel(watch, work):
     token = CancelToken()
     canceller = threading.Timer(LIMIT, token.cancel, ("no longer wanted",))
-    canceller.start()
+
+    def work_that_is_cancelled():
+        canceller.start()
+        return work()
+
     try:
         with watch() as timer, pytest.raises(CancelledError) as caught:
-            Policy(name="outer").options(cancel=token).call(work)
+            Policy(name="outer").options(cancel=token).call(work_that_is_cancelled)
     finally:
         canceller.cancel()
         canceller.join()
