@@ -44,6 +44,8 @@ class Workers:
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         # One for each worker that is free or about to be, and that no job counts on.
         self._free: list[None] = []
+        #: This is the child of a fork, where none of the workers is.
+        self.forked = False
 
     def submit(self, job: Job) -> None:
         """Run the job on an idle worker, else on a new one.
@@ -65,8 +67,8 @@ class Workers:
         while job is not None:
             job(self._is_free)
             job = None
-            if _workers is not self:
-                return  # the work forked, and this is the child
+            if self.forked:
+                return  # the work did it
             job = self._next()
 
     def _is_free(self) -> None:
@@ -158,6 +160,8 @@ _workers: Workers | None = None
 
 def _forget() -> None:
     global _workers
+    if _workers is not None:
+        _workers.forked = True
     _workers = None
 
 
