@@ -30,6 +30,8 @@ class Store(MemoryCircuitStore):
     """A store that can be out of reach, and counts requests."""
 
     down = False
+    #: What is written arrives, and its answer does not.
+    lost = False
     reads = writes = 0
 
     def read(self, *args, **options):
@@ -42,7 +44,10 @@ class Store(MemoryCircuitStore):
         self.writes += 1
         if self.down:
             raise StoreUnavailableError("down")
-        return super().write(*args, **options)
+        answer = super().write(*args, **options)
+        if self.lost:
+            raise StoreUnavailableError("the answer got lost")
+        return answer
 
 
 @pytest.fixture
@@ -254,6 +259,77 @@ def test_a_store_that_lost_everything_leaves_things_as_they_are(make, clock, sto
     rejected(call)
     breaker.reset()
     assert store.read("api").snapshot.state == "closed"
+
+
+def test_what_one_opens_is_open_for_all_although_the_store_lost_everything_before(make, clock, store):
+    (first, call), (_second, other) = make(), make()
+    call(ok)
+    first.reset()
+    store._rows.clear()
+    failing(call)  # it looked a moment ago
+    clock.advance(1)
+    rejected(other)
+
+
+def test_a_break_that_ends_when_the_store_lost_everything_is_followed_by_a_probe(make, clock, store):
+    breaker, call = make(open_for="0.5s")
+    failing(call)
+    store._rows.clear()
+    clock.advance(0.5)
+    assert call(ok) == "ok"
+    assert breaker.state is CLOSED
+
+
+def test_a_decision_is_written_also_where_the_answer_to_the_one_before_got_lost(make, clock, store):
+    (first, _), (second, other) = make(), make()
+    store.lost = True
+    first.isolate()
+    store.lost, store.down = False, True
+    first.reset()
+    store.down = False
+    clock.advance(5)
+    first.enter(Policy(first)._context())  # looks, and writes
+    other(ok)
+    assert second.state is CLOSED
+
+
+def test_a_decision_is_not_taken_for_the_one_before_whose_answer_got_lost(make, store):
+    (first, _), (second, other) = make(), make()
+    store.lost = True
+    first.isolate()
+    store.lost = False
+    first.reset()
+    other(ok)
+    assert second.state is CLOSED
+
+
+def test_a_round_of_probes_is_asked_for_also_where_an_answer_got_lost_before(make, clock, store):
+    (_first, call), (second, other) = make(open_for="2s"), make(open_for="2s")
+    store.lost = True
+    failing(call)
+    store.lost = False
+    clock.advance(2)
+
+    def probe():
+        rejected(other)
+        return "probed"
+
+    assert call(probe) == "probed"
+    clock.advance(1)
+    assert other(ok) == "ok"
+    assert second.state is CLOSED
+
+
+def test_a_round_of_probes_is_not_the_one_of_a_forked_child(make, clock):
+    breaker, call = make()
+    failing(call)
+    clock.advance(30)
+    probe = breaker.enter(Policy(breaker)._context())
+    breaker._after_fork()
+    assert rejected(call).retry_after == 30.0
+    clock.advance(30)
+    assert call(ok) == "ok"  # the parent's time is up
+    del probe
 
 
 @pytest.mark.parametrize(

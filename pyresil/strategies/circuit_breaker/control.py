@@ -96,7 +96,7 @@ class CircuitControl(Guard[Never], Forkable):
         self._outbox = None
         self._circuit.forget_probes()
         if self._share is not None:
-            self._share.forget()
+            self._share.forget(probing=self._circuit.state is CircuitState.HALF_OPEN)
 
     @property
     def state(self) -> CircuitState:

@@ -19,8 +19,10 @@ _EVERY = 1.0
 _AFTER_FAILURE = 5.0
 #: Seconds that one request may take.
 _TIMEOUT = 1.0
-#: Writes in a row that may find somebody else's.
+#: Writes in a row that may find another version.
 _TRIES = 10
+#: A version that no store answers with.
+_UNKNOWN = -1
 
 
 class Share:
@@ -43,9 +45,12 @@ class Share:
         self._failing = False
         self._unwritten = False
 
-    def forget(self) -> None:
-        """In a forked child, which is another writer."""
+    def forget(self, *, probing: bool) -> None:
+        """In a forked child, which is another writer. A round that was on (``probing``) is the parent's: the next call looks."""
         self._id = ""
+        if probing:
+            self._version = _UNKNOWN
+            self._due = float("-inf")
 
     def refresh(self, breaker: CircuitControl, origin: Origin) -> None:
         """Look what others decided, if that is due."""
@@ -63,31 +68,36 @@ class Share:
         self._failing = False
         if self._version != known:
             return  # this breaker wrote meanwhile
-        if current.version == known or current.snapshot is None:
+        foreign = self._foreign(current)
+        if foreign is None or current.version == known:
             self._version = current.version
             if self._unwritten:
                 self.publish(breaker, origin)
-        elif current.snapshot.writer != self._id:
-            self._take_over(breaker, origin, current)
+        else:
+            self._take_over(breaker, origin, current.version, foreign)
 
     def claim(self, breaker: CircuitControl, origin: Origin, lease: float) -> bool:
         """The break is over: ask for the round of probes. False where somebody else has it, or decided otherwise."""
-        # The version first. Another thread may have had the round, and ended it, since the caller looked: then nothing is left to
-        # ask for; and if it does so after this look, the write finds another version.
-        version = self._version
-        if not breaker._circuit.is_over(breaker._now()):
-            return True
-        wanted = CircuitSnapshot(HALF_OPEN.value, _ms(lease), breaker._circuit.opened, self._writer())
-        try:
-            current = _checked(self._store.write(self._key, wanted, version, timeout=_TIMEOUT))
-        except StoreError as error:
-            self._failed(breaker, origin, error)
-            return True  # by itself
-        if current.snapshot is not None and current.snapshot.writer == self._id:
-            # Written just now, or a moment ago by another thread: the round is this process's.
+        for _ in range(_TRIES):
+            # The version first. Another thread may have had the round, and ended it, since the caller looked: then nothing is left
+            # to ask for; and if it does so after this look, the write finds another version.
+            version = self._version
+            if not breaker._circuit.is_over(breaker._now()):
+                return True
+            wanted = CircuitSnapshot(HALF_OPEN.value, _ms(lease), breaker._circuit.opened, self._writer())
+            try:
+                current = _checked(self._store.write(self._key, wanted, version, timeout=_TIMEOUT))
+            except StoreError as error:
+                self._failed(breaker, origin, error)
+                return True  # by itself
+            foreign = self._foreign(current)
+            if foreign is not None:
+                self._take_over(breaker, origin, current.version, foreign)
+                return False
             self._version = current.version
-            return True
-        self._take_over(breaker, origin, current)
+            if _is_written(wanted, current, version):
+                return True
+            # What stands there is of another thread, or was written by a request whose answer got lost: the round is not ours yet.
         return False
 
     def publish(self, breaker: CircuitControl, origin: Origin, *, by_hand: bool = False) -> None:
@@ -104,29 +114,26 @@ class Share:
             except StoreError as error:
                 self._failed(breaker, origin, error)
                 return
-            if self._is_mine(current, version):
+            if _is_written(snapshot, current, version):
                 self._version = current.version
                 self._unwritten = False
                 return
-            mine = current.snapshot is not None and current.snapshot.writer == self._id
-            if not by_hand and not mine:
-                self._take_over(breaker, origin, current)
+            foreign = self._foreign(current)
+            if foreign is not None and not by_hand:
+                self._take_over(breaker, origin, current.version, foreign)
                 return
             self._version = current.version
 
-    def _is_mine(self, current: VersionedCircuit, expected: int) -> bool:
-        return (
-            current.version == expected + 1
-            and current.snapshot is not None
-            and current.snapshot.writer == self._id
-        )
-
-    def _take_over(self, breaker: CircuitControl, origin: Origin, current: VersionedCircuit) -> None:
+    def _foreign(self, current: VersionedCircuit) -> CircuitSnapshot | None:
+        """What is there, where somebody else wrote it; None where it is this breaker's, or the store has nothing (any more)."""
         snapshot = current.snapshot
-        self._version = current.version
+        return None if snapshot is None or snapshot.writer == self._id else snapshot
+
+    def _take_over(
+        self, breaker: CircuitControl, origin: Origin, version: int, snapshot: CircuitSnapshot
+    ) -> None:
+        self._version = version
         self._unwritten = False
-        if snapshot is None:
-            return
         state = CircuitState(snapshot.state)
         now = breaker._now()
         until = now + snapshot.remaining_ms / 1000.0
@@ -152,6 +159,15 @@ class Share:
             if not self._id:
                 self._id = fresh
         return self._id
+
+
+def _is_written(wanted: CircuitSnapshot, current: VersionedCircuit, expected: int) -> bool:
+    """Whether a write arrived; under the same version there may be one of before, whose answer got lost."""
+    return (
+        current.version == expected + 1
+        and current.snapshot is not None
+        and current.snapshot._replace(remaining_ms=wanted.remaining_ms) == wanted
+    )
 
 
 def _ms(seconds: float) -> int:
