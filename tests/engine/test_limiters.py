@@ -196,3 +196,13 @@ def test_draining_leaves_nothing(spec):
     assert not state.is_idle(1000.0)
     assert state.is_idle(1e6)
     assert state.hit(1, 1e6, 0.0).allowed
+
+
+def test_a_hit_for_the_next_fixed_window_can_be_cancelled_whatever_the_rounding():
+    for second in range(100):
+        now = second / 10 + 0.05
+        state = Spec("fixed-window", 1, 0.1, 1).state()
+        assert state.hit(1, now, 0.0).allowed
+        later = state.hit(1, now, 1.0)
+        state.cancel(later.at, 1, now)
+        assert state.hit(1, now, 1.0).at == later.at
