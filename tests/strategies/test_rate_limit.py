@@ -25,7 +25,8 @@ from pyresil import (
     Timeout,
     TimeoutExceededError,
 )
-from pyresil.testing import record_events
+from pyresil.clock import SYSTEM
+from pyresil.testing import instant, record_events
 from tests.support.threads import Caller
 
 ALGORITHMS = ["sliding-window", "fixed-window", "token-bucket", "gcra"]
@@ -336,6 +337,17 @@ def test_waiting_for_a_reservation_ends_with_a_cancel_and_gives_it_back(make, cl
     token.cancel()
     assert isinstance(waiting.ended().error, CancelledError)
     assert limiter.reserve().delay == 10.0
+
+
+@pytest.mark.parametrize("with_token", [False, True])
+def test_waiting_for_a_reservation_is_left_out_where_all_waits_are(with_token):
+    limiter = RateLimit("1/10s")
+    limiter.reserve()
+    later = limiter.reserve()
+    begun = SYSTEM.monotonic()
+    with instant():
+        later.wait(CancelToken() if with_token else None)
+    assert SYSTEM.monotonic() - begun < 5.0
 
 
 def test_reset_forgets(make):

@@ -82,10 +82,13 @@ class Reservation:
         try:
             while (left := self.remaining()) > 0.0:
                 if cancel is None:
-                    self._clock.park(Parker(), left)
+                    if not self._clock.park(Parker(), left):
+                        return  # the time was up, also on a clock that skips waits
                 else:
                     cancel.raise_if_cancelled()
-                    cancel.park(Parker(), left)
+                    woken = cancel.park(Parker(), left)
+                    if not woken and cancel._clock is self._clock and not cancel.is_set():
+                        return
         except BaseException:
             self.cancel()
             raise
