@@ -6,7 +6,7 @@ from typing import Any
 
 from pyresil.errors import ConfigurationError
 
-__all__ = ["Entry", "Packing"]
+__all__ = ["Entry", "Packing", "whole_ms"]
 
 #: Immutable types: the value itself is its own copy.
 _ATOMS = frozenset((str, bytes, int, float, bool, complex, type(None)))
@@ -44,6 +44,11 @@ def _same(loaded: Any, value: Any) -> bool:
     if type(value) is dict:
         return loaded.keys() == value.keys() and all(_same(loaded[key], item) for key, item in value.items())
     return bool(loaded == value)
+
+
+def whole_ms(duration: float) -> int:
+    """Whole milliseconds, 1 or more, of a duration in seconds."""
+    return max(1, int(duration * 1000))
 
 
 class Packing:

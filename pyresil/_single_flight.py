@@ -49,15 +49,16 @@ class Mark:
 class Load:
     """One load of one key, and those who wait for it. ``outcome`` is None while it runs; `AGAIN` where nobody learnt anything.
 
-    ``over`` is set when everybody was woken.
+    ``over`` is set when everybody was woken; ``refused`` where the result is not to be kept.
     """
 
-    __slots__ = ("mark", "outcome", "over", "parkers")
+    __slots__ = ("mark", "outcome", "over", "parkers", "refused")
 
     def __init__(self) -> None:
         self.parkers: list[Parker] = []
         self.outcome: Outcome[Any] | None = None
         self.over = False
+        self.refused = False
         self.mark = Mark()
 
 
@@ -118,7 +119,7 @@ class Loads:
                 running.parkers.append(parker)
                 if running.outcome is None:
                     token.raise_if_cancelled()
-                    token.park(parker)
+                    token.park(parker, for_work=True)
             return running.outcome
         finally:
             for mark in mine:

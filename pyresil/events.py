@@ -215,10 +215,10 @@ class CacheMiss(_CacheEvent):
 
 
 class CacheRefreshFailed(_CacheEvent):
-    """A stale value's refresh raised ``error``."""
+    """A stale value's refresh raised ``error``; None where it returned a result that is judged a failure."""
 
     type = "cache-refresh-failed"
-    error: BaseException
+    error: BaseException | None
 
 
 class _LockEvent(Event):

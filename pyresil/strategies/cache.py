@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from pyresil._cache_keys import ArgumentsKey, freeze, shortcut, told, unbound, unwrapped
-from pyresil._cache_values import Packing
+from pyresil._cache_values import Packing, whole_ms
 from pyresil._flat import Inline
 from pyresil._functions import describe_function
 from pyresil._single_flight import AGAIN, LOADING, Load, Loads
@@ -61,7 +61,8 @@ class Cache(Strategy[Never], Forkable):
         max_entries: The size of that default store. Default: 1024.
         refresh: ``"background"`` (the default): a stale value is served and refreshed in a thread of the library;
             ``"inline"``: the first caller refreshes it, the others get it stale.
-        stale_if_error: Where an inline refresh fails, serve the stale value, and let the dependency rest. Default: True.
+        stale_if_error: Where an inline refresh fails (a result judged a failure too), serve the stale value, and let the
+            dependency rest. Default: True.
         negative_ttl: Keep errors (failures and client errors) this long too, but not in the place of a stale value (a
             duration). Default: None, never.
         codec: How values are copied: None for pickle, ``"json"`` for JSON.
@@ -123,8 +124,6 @@ class Cache(Strategy[Never], Forkable):
         self._refreshing: set[Mark] = set()
         self._arguments: ArgumentsKey | None = None
         self._watch_forks()
-
-    # -- forms -----------------------------------------------------------------------------------------------------------
 
     def run(self, call: Call[T], ctx: Context) -> T:
         """See `Strategy.run`."""
@@ -193,8 +192,6 @@ class Cache(Strategy[Never], Forkable):
         self.store.invalidate(key)
         self._loads.forget(key)
 
-    # -- keys ------------------------------------------------------------------------------------------------------------
-
     def _key(self, ctx: Context) -> Hashable:
         if self.key is not None:
             return self._frozen(self.key(ctx))
@@ -234,8 +231,6 @@ class Cache(Strategy[Never], Forkable):
     def _subject(self) -> str:
         return f"cache {self.name!r}" if self.name else "cache"
 
-    # -- loading ---------------------------------------------------------------------------------------------------------
-
     def _stale(self, inner: Run, ctx: Context, key: Hashable, entry: Entry, generation: int) -> Any:
         """A value that is due for a refresh: one caller sees to it, and everybody gets the value."""
         now = self.clock.monotonic()
@@ -253,7 +248,10 @@ class Cache(Strategy[Never], Forkable):
                     handed = self._refresh(inner, ctx, key, load, entry, generation)
                 else:
                     try:
-                        return self._lead(inner, ctx, key, load, generation, keep=not self.stale_if_error)
+                        value = self._lead(inner, ctx, key, load, generation, keep=not self.stale_if_error)
+                        if not self.stale_if_error or not load.refused:
+                            return value
+                        self._refresh_failed(ctx, key, entry)
                     except Exception as error:
                         if not self.stale_if_error or not self._covers(error):
                             raise
@@ -304,8 +302,9 @@ class Cache(Strategy[Never], Forkable):
             value = inner(ctx)
             LOADING.set(around)
             entry = self._packing.pack(value, self.clock.monotonic() + self.ttl)
-            if not self.judge.value(value):
-                self.store.set(key, entry, _ms(self.ttl + self.stale_ttl), generation)
+            load.refused = self.judge.value(value)
+            if not load.refused:
+                self.store.set(key, entry, whole_ms(self.ttl + self.stale_ttl), generation)
             outcome = Success(entry)
             return value
         except Exception as error:
@@ -330,7 +329,7 @@ class Cache(Strategy[Never], Forkable):
         if self.negative_ttl is not None and self.judge.error(error) is not None:
             entry = self._packing.pack_error(error, self.clock.monotonic() + self.negative_ttl)
             if entry is not None:
-                self.store.set(key, entry, _ms(self.negative_ttl), generation)
+                self.store.set(key, entry, whole_ms(self.negative_ttl), generation)
 
     def _refresh(
         self, inner: Run, ctx: Context, key: Hashable, load: Load, entry: Entry, generation: int
@@ -347,6 +346,8 @@ class Cache(Strategy[Never], Forkable):
             try:
                 LOADING.set(())  # nobody waits for this thread: it may wait for what its caller loads
                 fresh._enter(lambda inside: self._lead(inner, inside, key, load, generation, keep=False))
+                if load.refused:
+                    self._refresh_failed(fresh, key, entry)
             except Exception as error:
                 self._refresh_failed(fresh, key, entry, error)
             finally:
@@ -369,7 +370,9 @@ class Cache(Strategy[Never], Forkable):
                 refreshing.discard(mark)
         return started
 
-    def _refresh_failed(self, ctx: Context, key: Hashable, entry: Entry, error: Exception) -> None:
+    def _refresh_failed(
+        self, ctx: Context, key: Hashable, entry: Entry, error: Exception | None = None
+    ) -> None:
         entry.retry_at = self.clock.monotonic() + min(self.ttl, COOLDOWN)
         if CacheRefreshFailed.listeners:
             self._tell(CacheRefreshFailed, ctx, key, error=error)
@@ -394,7 +397,3 @@ class Cache(Strategy[Never], Forkable):
 
     def __repr__(self) -> str:
         return f"Cache(ttl={self.ttl!r}, stale_ttl={self.stale_ttl!r}, name={self.name!r})"
-
-
-def _ms(duration: float) -> int:
-    return max(1, int(duration * 1000))

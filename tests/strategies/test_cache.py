@@ -22,11 +22,12 @@ from pyresil import (
     ConfigurationError,
     Policy,
     RecursiveLoadError,
+    Success,
     current_context,
 )
 from pyresil._single_flight import Loads
 from pyresil.stores.cache import MemoryCacheStore
-from pyresil.testing import ManualClock, record_events
+from pyresil.testing import ManualClock, instant, record_events
 from tests.support.processes import wait_until
 
 
@@ -157,6 +158,68 @@ def test_stale_if_error_serves_the_old_value_and_cools_down():
     clock.advance("5s")
     loader.result = "new"
     assert fn() == "new"
+
+
+class Status:
+    def __init__(self, status_code):
+        self.status_code = status_code
+
+
+@pytest.mark.parametrize("refresh", ["inline", "background"])
+def test_a_refresh_that_brings_a_result_judged_a_failure_has_failed(refresh):
+    clock = ManualClock()
+    loader = Loader(Status(200))
+    fn = cached(loader, clock, ttl="10s", stale_ttl="60s", refresh=refresh)
+    fn()
+    clock.advance("11s")
+    loader.result = Status(503)
+    with record_events("cache-refresh-failed") as events:
+        for _ in range(3):
+            assert fn().status_code == 200
+            clock.advance(0)
+    assert loader.calls == 2  # left alone for a while
+    assert [event.error for event in events] == [None]
+    clock.advance("5s")
+    loader.result = Status(201)
+    fn()
+    clock.advance(0)
+    assert fn().status_code == 201
+
+
+def test_without_stale_if_error_a_result_judged_a_failure_comes_out():
+    clock = ManualClock()
+    loader = Loader(Status(200))
+    fn = cached(loader, clock, ttl="10s", stale_ttl="60s", refresh="inline", stale_if_error=False)
+    fn()
+    clock.advance("11s")
+    loader.result = Status(503)
+    assert fn() is loader.result
+    assert fn() is loader.result
+
+
+def test_a_clock_that_leaves_out_waits_does_not_leave_out_somebody_elses_load():
+    go, entered = threading.Event(), threading.Event()
+    policy = Policy(Cache(lambda ctx: "k"), clock=instant())
+
+    def load():
+        entered.set()
+        go.wait(5)
+        return "loaded"
+
+    def joins():
+        return policy.options(deadline="5s").settle(load)
+
+    results = []
+    loading = threading.Thread(target=lambda: results.append(joins()))
+    loading.start()
+    entered.wait(5)
+    joining = threading.Thread(target=lambda: results.append(joins()))
+    joining.start()
+    joining.join(0.1)
+    go.set()
+    joining.join(5)
+    loading.join(5)
+    assert results == [Success("loaded"), Success("loaded")]
 
 
 def test_without_stale_if_error_the_error_comes_out():
