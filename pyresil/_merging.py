@@ -77,7 +77,9 @@ class Names:
 
     def all(self, word: str) -> dict[str, Strategy[Any]]:
         """All strategies of a stage by name."""
-        return {name: strategy for (kind, name), (_, strategy) in self._shared.items() if kind == word}
+        # A copy in one step: other threads may add to it meanwhile.
+        shared = list(self._shared.items())
+        return {name: strategy for (kind, name), (_, strategy) in shared if kind == word}
 
     def clear(self) -> None:
         """Forget all of them."""

@@ -367,3 +367,20 @@ def test_a_ready_strategy_of_another_stage_is_refused():
         presets={"carrier": {"retry": Mine(), "bulkhead": AdaptiveBulkhead(), "timeout": Timeout("1s")}}
     )
     assert kinds(registry.policy("carrier")) == ["retry", "adaptive bulkhead", "timeout"]
+
+
+def test_instances_may_come_while_all_are_listed():
+    registry = Registry()
+    registry.breaker("first")
+
+    class Word(str):
+        """Another thread makes an instance in the middle of the look."""
+
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            registry.breaker(f"another {len(registry._names._shared)}")
+            return str.__eq__(self, other)
+
+    assert list(registry._names.all(Word("circuit_breaker"))) == ["first"]
