@@ -248,9 +248,10 @@ class _Steps(Stepper):
             return 0.0, f"{retry.attempts} were allowed"
         clock = ctx.clock
         if isinstance(retry.backoff, Backoff):
-            delay = retry.backoff.seconds_after(self.attempt, clock.random, self._previous)
+            given = retry.backoff.seconds_after(self.attempt, clock.random, self._previous)
         else:
-            delay = _checked(retry.backoff(self.attempt, outcome))
+            given = retry.backoff(self.attempt, outcome)
+        delay = _checked(given)
         if retry.respect_retry_after:
             asked = retry_after_of(outcome, clock.wall)
             if asked is not None and asked > delay:

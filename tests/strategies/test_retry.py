@@ -11,6 +11,7 @@ from email.utils import format_datetime
 import pytest
 
 from pyresil import (
+    Backoff,
     CancelledError,
     CancelToken,
     CircuitOpenError,
@@ -237,6 +238,17 @@ def test_a_backoff_function_that_returns_nonsense(value):
     assert "what backoff returned must be a duration" in str(outcome.error)
     assert outcome.error.__context__ is boom
     assert work.calls == 1
+
+
+@pytest.mark.parametrize("value", [float("nan"), -1, None])
+def test_a_backoff_of_ones_own_that_returns_nonsense(value):
+    class Odd(Backoff):
+        def seconds_after(self, attempt, draw, previous=None):
+            return value
+
+    outcome, _waits, _work = run(Retry(5, Odd()), ValueError())
+    assert isinstance(outcome.error, ConfigurationError)
+    assert "what backoff returned must be a duration" in str(outcome.error)
 
 
 def test_a_backoff_function_may_return_any_duration():
