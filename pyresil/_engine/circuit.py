@@ -362,6 +362,8 @@ class Circuit:
             return max(0.0, self.until - now)
         turn = self.round
         if turn is not None and self.state is HALF_OPEN:
+            if turn.free > 0:
+                return 0.0
             return max(0.0, min([ticket.deadline for ticket in list(turn.probes)], default=now) - now)
         return None
 

@@ -219,6 +219,13 @@ def test_a_round_of_probes_opens_as_soon_as_enough_cannot_be_reached(make, clock
     assert breaker.state is CircuitState.OPEN
 
 
+def test_while_a_permit_is_free_the_next_call_may_come_at_once(make, clock):
+    breaker, call = make(half_open_calls=2)
+    failing(call)
+    clock.advance(30)
+    assert call(breaker.stats).retry_after == 0.0
+
+
 def test_by_default_all_probes_must_succeed(make, clock):
     breaker, call = make(half_open_calls=2)
     failing(call)
