@@ -523,6 +523,20 @@ def test_waiting_reserving_and_partitions_on_a_store(clock):
         call(str, 1.5)
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_an_insurance_is_on_the_clock_of_its_limit(clock, given):
+    store = Down(clock)
+    store.down = True
+    insured = RateLimit(
+        "1/h", name="api", store=store, insurance=RateLimit("1/m"), clock=clock if given else None
+    )
+    call = Policy(insured, clock=clock).call
+    assert call(ok) == "ok"
+    assert refused(call).retry_after == 60.0
+    clock.advance(60)
+    assert call(ok) == "ok"
+
+
 def test_a_store_that_is_down_is_an_error_or_a_matter_of_the_insurance(clock, caplog):
     store = Down(clock)
     bare = RateLimit("1/h", name="api", store=store)

@@ -127,11 +127,13 @@ class RateLimit(Guard[Never], Forkable):
             check.fault("insurance", "None without a store", insurance)
         self._clock = check.instance("clock", clock, Clock, "a Clock or None")
         check.done()
-        self._now = (clock or SYSTEM).monotonic
+        self._now = SYSTEM.monotonic
         self._local: LocalCounts | None = None
         #: The state without partitions, for the hot path.
         self._whole: Limiter | None = None
         self._waiting = 0
+        if clock is not None:
+            self._adopt(clock)
         self._watch_forks()
 
     def _shared(self, check: Checker, store: object) -> StoreCounts | None:
@@ -153,6 +155,8 @@ class RateLimit(Guard[Never], Forkable):
     def _adopt(self, clock: Clock) -> None:
         super()._adopt(clock)
         self._now = self.clock.monotonic
+        if self._insurance is not None:
+            self._insurance._adopt(self.clock)
 
     def _after_fork(self) -> None:
         # Who waits is in the parent. What was counted stays: the child begins with the limit as used as it was.
