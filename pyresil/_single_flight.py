@@ -89,9 +89,14 @@ class Loads:
 
     def finish(self, key: Hashable, load: Load, outcome: Outcome[Any]) -> None:
         """End a load and wake who waits for it. May be called again where a signal handler raised in its middle."""
-        # Out of the way first: a load that has ended must not be found.
-        if self._running.get(key) is load:
-            self._running.pop(key, None)
+        # Out of the way first: a load that has ended must not be found. In one stretch without a call: who invalidates meanwhile may
+        # make room for another load, which has to stay.
+        running = self._running
+        try:
+            if key in running and running[key] is load:
+                del running[key]
+        except KeyError:
+            pass  # the key's own comparison is a call, after which it was gone
         load.outcome = outcome
         for parker in load.parkers:
             parker.unpark()

@@ -25,7 +25,7 @@ from pyresil import (
     Success,
     current_context,
 )
-from pyresil._single_flight import Loads
+from pyresil._single_flight import Load, Loads
 from pyresil.stores.cache import MemoryCacheStore
 from pyresil.testing import ManualClock, instant, record_events
 from tests.support.processes import wait_until
@@ -321,6 +321,29 @@ def test_invalidation_during_a_load_wins_over_the_load():
     thread.join(5)
     assert results == ["before"]
     assert fn() == "after"
+
+
+def test_a_load_that_ends_does_not_take_the_one_after_it_along():
+    first, second = Load(), Load()
+    loads = Loads()
+
+    class Running(dict):
+        """Another thread invalidates, and a third one loads anew, in the middle of the end of the first load."""
+
+        def get(self, key, default=None):
+            found = dict.get(self, key, default)
+            if found is first:
+                self.update(k=second)
+            return found
+
+        def __contains__(self, key):
+            if dict.get(self, key) is first:
+                self.update(k=second)
+            return dict.__contains__(self, key)
+
+    loads._running = Running(k=first)
+    loads.finish("k", first, Success(1))
+    assert loads.claim("k", Load()) is second
 
 
 def test_invalidate_call_drops_one_call():
