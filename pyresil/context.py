@@ -264,9 +264,10 @@ class Context:
             if self.parent is not None:
                 above = (*above, self.parent.cancel)
             fresh = CancelToken._make(self.clock, above, self.policy)
-            made: CancelToken = self.__dict__.setdefault("_base", fresh)
+            # Before anybody else finds it, who may cancel it at once.
             if self._waker is not None:
-                made._notify(self._waker)
+                fresh._notify(self._waker)
+            made: CancelToken = self.__dict__.setdefault("_base", fresh)
             return made
         return self._base
 

@@ -454,3 +454,20 @@ def test_calls_that_are_over_leave_no_chain_behind():
         return found
 
     assert contextvars.copy_context().run(links) <= 3
+
+
+def test_who_waits_without_a_token_hears_of_a_cancel_that_comes_with_the_first_one():
+    class Published(dict):
+        """Another thread finds the token as soon as it is there, and cancels it."""
+
+        def setdefault(self, name, value):
+            found = dict.setdefault(self, name, value)
+            if name == "_base":
+                found.cancel()
+            return found
+
+    ctx, woken = Policy()._context(), []
+    ctx._waker = lambda: woken.append(True)
+    ctx.__dict__ = Published(ctx.__dict__)
+    assert ctx.cancel.is_set()
+    assert woken == [True]
