@@ -83,6 +83,7 @@ class Admission(Guard[Never], Forkable):
     max_queue: int
     queue_timeout: float | None
     _slots: Slots
+    _dropped: tuple[str, ...] = ("_slots",)
     #: Whether tickets note when the slot was taken.
     _timed = False
 

@@ -262,8 +262,24 @@ class Forkable:
 
     __slots__ = ()
 
+    #: The attributes that `_after_fork` makes anew: a deep copy leaves them out.
+    _dropped: tuple[str, ...] = ()
+
     def _watch_forks(self) -> None:
         _forkable.add(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy is to its original what a forked child is to its parent, and is watched as well."""
+        from copy import deepcopy
+
+        copied: Any = object.__new__(type(self))
+        memo[id(self)] = copied
+        for name, value in list(self.__dict__.items()):
+            if name not in self._dropped:
+                copied.__dict__[name] = deepcopy(value, memo)
+        copied._after_fork()
+        copied._watch_forks()
+        return copied
 
     def _after_fork(self) -> None:
         """Drop locks, permits and whatever belongs to threads of the parent."""

@@ -62,6 +62,7 @@ class MemoryCacheStore(CacheStore, Forkable):
     """
 
     shared = False
+    _dropped = ("_lock",)
 
     def __init__(self, max_entries: int = 1024, *, clock: Clock | None = None) -> None:
         check = Checker("memory cache store")

@@ -75,6 +75,7 @@ class AdaptiveBulkhead(Admission):
 
     kind = "adaptive bulkhead"
     _timed = True
+    _dropped = ("_limit", "_slots")
 
     def __init__(
         self,

@@ -81,6 +81,7 @@ class Cache(Strategy[Never], Forkable):
     """
 
     kind = "cache"
+    _dropped = ("_loads", "_refreshing")
 
     def __init__(
         self,

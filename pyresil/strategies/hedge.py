@@ -139,7 +139,7 @@ def _delay(check: Checker, delay: Duration) -> float:
 class _Losers(Forkable):
     """Copies that nobody waits for and that are still at work; none in the child of a fork."""
 
-    __slots__ = ("__weakref__", "stuck")
+    _dropped = ("stuck",)
 
     def __init__(self) -> None:
         self.stuck: dict[Handed, None] = {}

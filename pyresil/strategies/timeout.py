@@ -242,6 +242,8 @@ class _Cooperative(Timeout, Guard[Never]):
 class _Abandon(Timeout, Forkable):
     """In a worker thread, whom the caller leaves at the deadline."""
 
+    _dropped = ("_stuck",)
+
     def __init__(self, limit: Duration, mode: str = "abandon", **options: Any) -> None:
         # Not at the top, since it loads logging, and not when it is needed: an import is nothing for a signal handler.
         from pyresil._logs import logger

@@ -6,17 +6,23 @@ import copy
 import functools
 import inspect
 import json
+import threading
 import unittest.mock
 
 import pytest
 
 from pyresil import (
+    AdaptiveBulkhead,
     Bulkhead,
+    Cache,
+    CircuitBreaker,
     ConfigurationError,
     Constant,
     Failure,
     Fallback,
+    Hedge,
     Policy,
+    RateLimit,
     RejectedError,
     Retry,
     RetryBudget,
@@ -26,6 +32,7 @@ from pyresil import (
 )
 from pyresil.testing import InstantClock
 from tests.core.helpers import Again, Flaky, Noted
+from tests.support.processes import run_python
 
 
 def add(first, second=2, *rest, third=3, **more):
@@ -383,6 +390,48 @@ def test_a_deep_copy_runs_its_own_strategies():
         assert form.call(lambda: inner.stats().active) == 1  # noqa: B023 - called at once
         assert form.call(lambda: bulkhead.stats().active) == 0
         assert copied.describe() == policy.describe()
+
+
+def test_a_deep_copy_of_what_is_in_use_is_not_in_use():
+    policy = Policy(
+        Fallback("instead"), Cache(lambda ctx: 1), Hedge(), CircuitBreaker(minimum_calls=1), RateLimit("9/s"),
+        Bulkhead(1, max_queue=1), AdaptiveBulkhead(1), Timeout("5s", mode="abandon"),
+    )  # fmt: skip
+    policy.call(lambda: 1)
+    go, inside = threading.Event(), threading.Event()
+    inner = Policy(*policy.strategies[5:])
+
+    def work():
+        inside.set()
+        go.wait(5)
+
+    thread = threading.Thread(target=inner.call, args=(work,))
+    thread.start()
+    inside.wait(5)
+    copied = copy.deepcopy(policy)
+    go.set()
+    thread.join(5)
+    assert copied.strategies[5].stats().active == 0
+    assert copied.strategies[6].stats().active == 0
+    assert copied.describe() == policy.describe()
+
+
+def test_a_deep_copy_drops_in_a_forked_child_what_its_original_drops():
+    done = run_python(
+        """
+        import copy, os
+        from pyresil import Bulkhead, Policy
+
+        copied = copy.deepcopy(Policy(Bulkhead(1)))
+        with copied.execute():
+            pid = os.fork()
+            if pid == 0:
+                os._exit(copied.strategies[0].stats().active)
+        assert os.waitpid(pid, 0)[1] == 0
+        print("fine")
+        """
+    )
+    assert "fine" in done.stdout
 
 
 def test_a_shallow_copy_shares_the_strategies():

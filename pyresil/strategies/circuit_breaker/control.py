@@ -69,6 +69,7 @@ class CircuitControl(Guard[Never], Forkable):
     """
 
     kind = "circuit breaker"
+    _dropped = ("_outbox",)
 
     def __init__(
         self,
