@@ -49,6 +49,9 @@ class Scope:
 class Owner:
     """What a policy tells its contexts: its name, its clock, and, where it decorates one, its function."""
 
+    #: The budgets in which the policy's retries count each call.
+    counting: tuple[object, ...] = ()
+
     def __init__(self, name: str | None, clock: Clock, fn: Callable[..., Any] | None = None) -> None:
         self.name = name
         self.clock = clock

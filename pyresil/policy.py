@@ -162,6 +162,10 @@ class Policy(Strategy[F_co]):
     def _build(self) -> None:
         """Compose the strategies around the work: as nested closures, and, where all of them can, as one flat function."""
         self._owner = Owner(self.name, self._clock or SYSTEM)
+        repeating = [
+            strategy for strategy in self.strategies if type(strategy).stepper is not Strategy.stepper
+        ]
+        self._owner.counting = tuple(getattr(strategy, "budget", None) for strategy in repeating)
         inlines: list[Inline | None] = []
         self._run = self._compose(_work, inlines)
         self._maker = flatten(self._owner, inlines[::-1], self._run)

@@ -94,7 +94,8 @@ class Hedge(Strategy[Never]):
         budget, losers = self.budget, self._losers
 
         def run(ctx: Context) -> Any:
-            if budget is not None:
+            # A retry around it that shares the budget has counted the call already.
+            if budget is not None and budget not in ctx._owner.counting:
                 budget.record(clock.monotonic())
             if len(losers.stuck) >= MOST_STUCK:
                 return inner(ctx)

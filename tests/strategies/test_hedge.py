@@ -283,6 +283,17 @@ def test_later_attempts_of_a_copy_are_cancelled_with_it():
     assert tokens[0].is_set()
 
 
+def test_a_call_counts_once_in_a_budget_that_is_shared_with_a_retry():
+    budget = RetryBudget(ratio=0.5, min_per_second=0)
+    clock = ManualClock()
+    for around in (Retry(budget=budget), Retry(), Retry(budget=RetryBudget())):
+        policy = Policy(around, Hedge(budget=budget), clock=clock)
+        for _ in range(4):
+            policy.call(dict)
+        assert budget.available(clock.monotonic()) == 2.0
+        clock.advance("1m")
+
+
 def test_the_budget_is_shared_and_ends():
     budget = RetryBudget(ratio=0, min_per_second=0.1)  # one in ten seconds
     clock = ManualClock()
