@@ -207,7 +207,11 @@ class CancelToken(Configured):
                 del self._callbacks[callback]
             except (StopIteration, KeyError, RuntimeError):
                 continue  # somebody else took it, or registered one
-            callback.fire()
+            try:
+                callback.fire()
+            except BaseException:
+                self._fire()  # those who wait are woken all the same
+                raise
 
     def _cancel_soon(self, reason: object) -> None:
         """`cancel` for the watchdog: who waits is woken here and now, the user's callbacks run on the dispatch thread."""

@@ -246,3 +246,15 @@ def test_a_clock_that_is_none_is_refused_together_with_other_faults():
         ConfigurationError, match=r"timeout must be a duration.*clock must be a Clock or None, got 3"
     ):
         CancelToken(timeout=-1, clock=3)
+
+
+def test_a_callback_that_interrupts_keeps_nobody_waiting():
+    def interrupt():
+        raise KeyboardInterrupt
+
+    token, woken = CancelToken(), []
+    token.on_cancel(interrupt)
+    token.on_cancel(lambda: woken.append(True))
+    with pytest.raises(KeyboardInterrupt):
+        token.cancel()
+    assert woken == [True]
