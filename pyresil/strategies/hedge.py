@@ -290,19 +290,23 @@ class _Race:
             timeout = left
         self._clock.park_for_work(self._parker, timeout)
 
-    def over(self) -> None:
-        """The execution ends: whoever is still at work is told, and abandoned."""
+    def over(self, first: int = 0) -> None:
+        """The execution ends: whoever is still at work, from the copy ``first`` on, is told, and abandoned."""
         if self._alone is not None:
             self._alone._waker = None
-        stuck, sent = self._stuck, self._sent
-        for copy in self._copies:
-            if copy.done:
-                copy.value = copy.error = None  # an error's traceback leads back to the copy
-            else:
+        try:
+            for position in range(first, len(self._copies)):
+                first = position
+                copy = self._copies[position]
+                if copy.done:
+                    copy.value = copy.error = None  # an error's traceback leads back to the copy
+                    continue
                 copy.abandoned = True
-                if sent > 0:
-                    stuck[copy] = None
+                if position < self._sent:
+                    self._stuck[copy] = None
                 token = copy.ctx._base_token()
                 if not token.is_set():
                     token.cancel("another copy of the work was faster, or nobody waits any more")
-            sent -= 1
+        except BaseException:
+            self.over(first)  # a signal handler, or somebody's callback: the others are told all the same
+            raise

@@ -188,6 +188,24 @@ def test_several_copies_start_one_delay_apart():
     assert [ctx.cancel.is_set() for ctx in copies.contexts] == [False, True, True, True]
 
 
+def test_all_losers_are_told_although_telling_one_of_them_is_interrupted():
+    def interrupt():
+        raise KeyboardInterrupt
+
+    def loses():
+        ctx = current_context()
+        if ctx is copies.contexts[0]:
+            ctx.cancel.on_cancel(interrupt)
+        ctx.sleep(30)
+
+    hedge = Hedge(0.05, max_hedges=2)
+    copies = Copies(loses, loses, lambda: "won")
+    with pytest.raises(KeyboardInterrupt):
+        Policy(hedge).call(copies)
+    assert [ctx.cancel.is_set() for ctx in copies.contexts] == [True, True, False]
+    wait_until(lambda: not hedge._losers.stuck)
+
+
 def test_a_delay_of_nothing_starts_all_copies_at_once():
     copies = Copies(*[sleeps(0.05, number) for number in range(3)])
     assert Policy(Hedge(0, max_hedges=2)).call(copies) in (0, 1, 2)
