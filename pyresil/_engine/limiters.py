@@ -284,9 +284,8 @@ class FixedWindow:
     def remaining(self, now: float) -> int:
         """Permits that are left now."""
         number = (now + self.phase) // self.window
-        return (
-            self.permits if number > self.number else 0 if number < self.number else self.permits - self.count
-        )
+        left = 0 if number < self.number else self.permits - self.count
+        return self.permits if number > self.number else left
 
     def used(self) -> float:
         """See `SlidingWindow.used`."""

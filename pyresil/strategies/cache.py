@@ -358,8 +358,7 @@ class Cache(Strategy[Never], Forkable):
         refreshing, mark = self._refreshing, load.mark
         if len(refreshing) >= MAX_REFRESHES:
             return False
-        context = copy_context()
-        started = False
+        context, started = copy_context(), False
         try:
             refreshing.add(mark)
             self.clock.spawn(lambda: context.run(work), "pyresil-cache-refresh")
