@@ -49,6 +49,7 @@ class Lease:
         "_cancel",
         "_event",
         "_failing",
+        "_left",
         "_locks",
         "_lost_by",
         "_net",
@@ -77,6 +78,7 @@ class Lease:
         self._net: weakref.ref[Any] | None = None
         self._released = False
         self._failing = False
+        self._left = False
         self._stuck = False
         self._running = 0
         self._scopes: list[Scope] = []
@@ -87,7 +89,7 @@ class Lease:
             self._ask,
             self._is_lost,
             failed=self._renewal_failed,
-            late=self._give_back,
+            late=self._confirmed_late,
             max_hold=terms.max_hold,
             every=None if terms.renew else 0.0,
             name=f"pyresil-lease-{terms.key[:40]}",
@@ -231,6 +233,7 @@ class Lease:
 
     def _abandon(self) -> None:
         """Renew no more and do not release: the work did not stop, so nobody may have the key before the ttl is over."""
+        self._left = True  # first: a renewal that is on its way must not give back what it confirms
         self._renewal.stop()
         self._released = True
         self._locks._forget(self)
@@ -311,6 +314,10 @@ class Lease:
         confirmed = self._locks.store.renew(self.key, self.owner, round(self.ttl * 1000.0), timeout=timeout)
         self._failing = False
         return confirmed
+
+    def _confirmed_late(self) -> None:
+        if not self._left:
+            self._give_back()
 
     def _renewal_failed(self, error: Exception) -> None:
         # Elsewhere: a slow listener must not delay the next try.

@@ -443,6 +443,31 @@ def test_close_leaves_the_lease_of_work_that_does_not_stop_to_expire(clock, lock
     worker.join(5)
 
 
+def test_a_renewal_on_its_way_does_not_give_back_what_is_left_to_expire(store, clock, locks, others):
+    worker, work_ends, _ = working(locks, clock, stubborn=True)
+    asked, answered = threading.Event(), threading.Event()
+
+    def slow(number):
+        with clock.blocked():
+            asked.set()
+            answered.wait(20)
+
+    store.faults["renew"] = slow
+    clock.advance(10)
+    assert asked.wait(5)
+    closer, _ = in_thread(lambda: locks.close("5s"))
+    clock.wait_until_parked()
+    clock.advance(6)
+    closer.join(5)
+    renewing = next(t for t in threading.enumerate() if t.name == "pyresil-lease-k")
+    answered.set()
+    renewing.join(5)
+    assert store.count("release") == 0
+    assert others.acquire("k") is None, "the work did not stop, so nobody may have the key yet"
+    work_ends.set()
+    worker.join(5)
+
+
 def test_as_a_block_it_closes(store, clock, others):
     with Locks(store, clock=clock) as locks:
         locks.acquire("k")
