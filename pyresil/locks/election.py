@@ -41,7 +41,8 @@ class Election:
     it leads. It is told to stop through ``lease.cancel`` (also through the context's ``cancel``). Work that does not stop is
     reported in the log and not killed; this instance stands again only when it has ended.
 
-    It steps down on `stop`, when its `Locks` are closed, at the normal end of the process, and when ``on_acquired`` raises.
+    It steps down on `stop`, when its `Locks` are closed, at the normal end of the process, when ``on_acquired`` raises, and when
+    the lease is released.
 
     Args:
         locks: Where the lease comes from.
@@ -131,8 +132,11 @@ class Election:
         self._stop.cancel(CancelledError(f"the election on {self.key!r} was stopped"))
         lease = self._lease
         if lease is not None:
-            lease.cancel.cancel(CancelledError(f"stepping down from {self.key!r}"))
+            self._tell_to_stop(lease)
         self._wake()
+
+    def _tell_to_stop(self, lease: Lease) -> None:
+        lease.cancel.cancel(CancelledError(f"stepping down from {self.key!r}"))
 
     def _wait(self, timeout: float, clock: Clock) -> bool:
         """Wait until all has ended; where it does not, leave the lease to expire."""
@@ -202,6 +206,7 @@ class Election:
         self._stop.park(Parker(), duration * (0.75 + self._clock.random() / 4.0))
 
     def _lead(self, lease: Lease) -> None:
+        lease._watch = lambda: self._tell_to_stop(lease)
         self._lease = lease
         self._failed = False
         log().info("election %r: this instance leads (token %d)", self.key, lease.token)
@@ -212,7 +217,7 @@ class Election:
         self._wait_while(lambda: not (lease.cancel.is_set() or self._stop.is_set() or self._failed), lease)
         lost = lease.detected_by is not None
         if not lost and not lease.cancel.is_set():
-            lease.cancel.cancel(CancelledError(f"stepping down from {self.key!r}"))
+            self._tell_to_stop(lease)
         if not lost:
             self._wait_for_work(lease)
             lost = not lease.release() and lease.detected_by is not None
@@ -221,7 +226,7 @@ class Election:
             # Not to stand again beside one's own work that still believes it leads.
             self._wait_for_work(lease)
             lease.release()
-        self._lease = None
+        self._lease = lease._watch = None
 
     def _start_work(self, lease: Lease) -> None:
         if self._on_acquired is None:
@@ -252,14 +257,14 @@ class Election:
 
     def _wait_for_work(self, lease: Lease) -> None:
         """Until the leader's work ended; it was told to."""
-        self._wait_while(lambda: self._working and not lease._released, lease, _PATIENCE)
-        if self._working and not lease._released:
+        self._wait_while(lambda: self._working and not lease._left, lease, _PATIENCE)
+        if self._working and not lease._left:
             log().warning(
                 "election %r: the leader's work still runs %g s after it was told to stop",
                 self.key,
                 _PATIENCE,
             )
-            self._wait_while(lambda: self._working and not lease._released, lease)
+            self._wait_while(lambda: self._working and not lease._left, lease)
 
     def _wait_while(self, going: Callable[[], bool], lease: Lease, longest: float | None = None) -> None:
         until = None if longest is None else self._clock.monotonic() + longest

@@ -59,6 +59,7 @@ class Lease:
         "_scopes",
         "_stuck",
         "_terms",
+        "_watch",
         "key",
         "owner",
         "token",
@@ -81,6 +82,7 @@ class Lease:
         self._left = False
         self._stuck = False
         self._running = 0
+        self._watch: Callable[[], object] | None = None
         self._scopes: list[Scope] = []
         self._renewal = Renewal(
             locks.clock,
@@ -197,6 +199,9 @@ class Lease:
             if first:
                 self._locks._leases.pop(self, None)
                 self._locks._wake_closer()
+                watch = self._watch
+                if watch is not None:
+                    watch()
                 token = self._cancel
                 if token is not None and not token.is_set():
                     token._close()

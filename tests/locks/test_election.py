@@ -153,6 +153,42 @@ def test_a_base_exception_of_the_work_steps_down_as_well(clock, error):
     a.election.stop()
 
 
+@pytest.mark.parametrize("by", ["the work", "somebody else"])
+def test_a_leader_whose_lease_is_released_steps_down_and_stands_again(clock, by):
+    _, (locks, other) = instances(clock)
+
+    def work(lease):
+        with lease:
+            pass
+
+    a = Leader(locks, work=work) if by == "the work" else Leader(locks)
+    clock.advance(1)
+    if by == "somebody else":
+        a.election.lease.release()
+        clock.advance(0)
+    told = [("told", "CancelledError")] if by == "somebody else" else []
+    assert a.notes == ["acquired", *told, ("lost", "released")]
+    assert not a.election.is_leader
+    clock.advance(3)
+    assert a.notes[len(told) + 2] == "acquired"
+    a.election.stop()
+    assert other.acquire("k").held
+
+
+def test_released_by_somebody_else_it_does_not_stand_beside_its_own_work(clock, stubborn):
+    _, (locks, _) = instances(clock)
+    a = Leader(locks, work=stubborn)
+    clock.advance(1)
+    a.election.lease.release()
+    clock.advance(60)
+    assert a.notes == ["acquired"]
+    stubborn.go_on.set()
+    wait_until(lambda: not a.election._working)
+    clock.advance(3)
+    assert a.notes == ["acquired", ("lost", "released"), "acquired"]
+    a.election.stop()
+
+
 @pytest.fixture
 def stubborn(clock):
     """Work that heeds no token, until `stubborn.go_on` is set."""
