@@ -268,18 +268,15 @@ class Election:
 
     def _wait_while(self, going: Callable[[], bool], lease: Lease, longest: float | None = None) -> None:
         until = None if longest is None else self._clock.monotonic() + longest
-        remove = lease.cancel.on_cancel(self._wake) if not lease.cancel.is_set() else None
-        try:
-            while True:
-                # Looked at once we can be woken.
-                self._parker = parker = Parker()
-                left = None if until is None else until - self._clock.monotonic()
-                if not going() or (left is not None and left <= 0.0):
-                    return
-                self._clock.park(parker, left)
-        finally:
-            if remove is not None:
-                remove()
+        while True:
+            # Looked at once we can be woken.
+            self._parker = parker = Parker()
+            left = None if until is None else until - self._clock.monotonic()
+            if not going() or (left is not None and left <= 0.0):
+                return
+            # On the token itself: a callback would come after those of others that are slow.
+            park = self._clock.park if lease.cancel.is_set() else lease.cancel.park
+            park(parker, left)
 
     def _wake(self) -> None:
         parker = self._parker

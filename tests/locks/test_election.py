@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from pyresil._dispatch import post
 from pyresil.context import current_context, current_lease
 from pyresil.errors import CancelledError, ConfigurationError, LockError, LockLostError
 from pyresil.locks import Locks
@@ -299,6 +300,24 @@ def test_a_store_that_is_down_is_asked_again(clock, caplog):
     clock.advance(11)
     assert a.election.is_leader
     a.election.stop()
+
+
+def test_a_slow_callback_of_somebody_else_does_not_delay_the_leaders_loss(clock):
+    _, (locks, _) = instances(clock)
+    told, go_on = [], threading.Event()
+
+    def slow():
+        with clock.blocked():
+            go_on.wait(20)
+
+    election = locks.election("k", None, lambda lease, reason: told.append(reason))
+    clock.advance(1)
+    post(slow)
+    locks.break_lease("k")
+    clock.advance(11)
+    assert told == ["lost"]
+    go_on.set()
+    election.stop()
 
 
 def test_callbacks_that_raise_end_nothing(clock, caplog):
