@@ -295,7 +295,7 @@ class Election:
         if self._on_lost is not None:
             try:
                 self._on_lost(lease, reason)
-            except Exception:
+            except BaseException:  # also sys.exit(): this instance shall stand again
                 report_exception(f"election {self.key!r}: on_lost raised")
 
     def __repr__(self) -> str:

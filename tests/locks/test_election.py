@@ -320,11 +320,12 @@ def test_a_slow_callback_of_somebody_else_does_not_delay_the_leaders_loss(clock)
     election.stop()
 
 
-def test_callbacks_that_raise_end_nothing(clock, caplog):
+@pytest.mark.parametrize("error", [ValueError("from on_lost"), SystemExit("from on_lost")])
+def test_callbacks_that_raise_end_nothing(clock, caplog, error):
     _, (locks, _) = instances(clock)
 
     def on_lost(lease, reason):
-        raise ValueError("from on_lost")
+        raise error
 
     election = locks.election("k", None, on_lost)
     clock.advance(1)
