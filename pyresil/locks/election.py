@@ -76,14 +76,13 @@ class Election:
         self._on_lost = check.function("on_lost", on_lost)
         check.done()
         self._terms.wait = self._terms.ttl / 3.0
-        if locks._closed:
-            raise LockError("locks: this object was closed")
         self.key = key
         self._locks = locks
         self._clock = locks.clock
         self._stop = CancelToken(clock=locks.clock)
         self._lease: Lease | None = None
         self._pid = os.getpid()
+        self._thread: threading.Thread | None = None
         self._worker: threading.Thread | None = None
         self._working = False
         self._failed = False
@@ -92,9 +91,13 @@ class Election:
         self._waiting: dict[Parker, None] = {}
         locks._keys.claim_election(key, self)
         try:
+            # Looked at once closing can find it, which would else go on for ever.
+            if locks._closed:
+                raise LockError("locks: this object was closed")
             self._thread = self._clock.spawn(self._run, f"pyresil-election-{key[:40]}")
         except BaseException:
-            locks._keys.release_election(key, self)
+            self._stop.cancel()  # a signal handler may have raised in the start, and the thread lives
+            self._end()
             raise
 
     # -- what others read and do -----------------------------------------------------------------------------------------
@@ -174,7 +177,14 @@ class Election:
 
     # -- the candidate's thread ------------------------------------------------------------------------------------------
 
+    def _end(self) -> None:
+        self._locks._keys.release_election(self.key, self)
+        self._ended = True
+        for parker in list(self._waiting):
+            parker.unpark()
+
     def _run(self) -> None:
+        self._thread = threading.current_thread()
         try:
             while not self._stop.is_set():
                 lease = self._campaign()
@@ -186,10 +196,7 @@ class Election:
         except Exception:
             report_exception(f"the election on {self.key!r} ended by an error of its own")
         finally:
-            self._locks._keys.release_election(self.key, self)
-            self._ended = True
-            for parker in list(self._waiting):
-                parker.unpark()
+            self._end()
 
     def _campaign(self) -> Lease | None:
         """One round: wait for the lease for a third of its ttl."""

@@ -289,6 +289,25 @@ def test_closing_the_locks_steps_down(clock):
         first.election("k")
 
 
+def test_one_that_is_made_while_its_locks_are_closed_is_refused(clock, monkeypatch):
+    _, (locks, _) = instances(clock)
+    claim = locks._keys.claim_election
+
+    closer = threading.Thread(daemon=True, target=locks.close)
+
+    def meanwhile(key, election):
+        claim(key, election)
+        closer.start()
+        clock.wait_until_parked()
+
+    monkeypatch.setattr(locks._keys, "claim_election", meanwhile)
+    with pytest.raises(LockError, match="closed"):
+        locks.election("k")
+    assert locks._keys.elections == {}
+    closer.join(5)
+    assert not closer.is_alive(), "it waits for no election that never began"
+
+
 def test_a_store_that_is_down_is_asked_again(clock, caplog):
     (faulty, _), (locks, _) = instances(clock)
     faulty.faults["acquire"] = ConnectionError("refused")
