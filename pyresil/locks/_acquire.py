@@ -131,6 +131,8 @@ class Acquisition:
     def _try(self) -> Lease | None:
         """One request. None: somebody else has it, or the store could not tell and there is time to ask again."""
         self._raise_if_cancelled()
+        if self._locks._closed:  # while this one waited
+            raise LockError("locks: this object was closed")
         terms = self._terms
         sent = self._clock.boottime()
         self._unknown = True

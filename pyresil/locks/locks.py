@@ -295,7 +295,7 @@ class Locks(Configured, Forkable):
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     def close(self, timeout: Duration = "30s") -> None:
-        """Hand back every lease, and give out no more.
+        """Hand back every lease, and give out no more: threads that wait for a lock get a `LockError` within a second.
 
         Waits for work that runs under leases; what is not done by then is cancelled through its lease's token. The lease of
         work that does not stop even then is left to expire.

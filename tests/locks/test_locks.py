@@ -468,6 +468,20 @@ def test_a_renewal_on_its_way_does_not_give_back_what_is_left_to_expire(store, c
     worker.join(5)
 
 
+@pytest.mark.parametrize("can_wait", [True, False])
+def test_close_ends_waiting(clock, store, locks, others, can_wait):
+    waiting = Locks(store.inner, clock=clock) if can_wait else locks
+    others.acquire("k")
+    waiter, box = in_thread(lambda: waiting.acquire("k", wait=None))
+    clock.wait_until_parked()
+    waiting.close()
+    clock.advance(1)
+    waiter.join(5)
+    assert not waiter.is_alive()
+    assert isinstance(box["error"], LockError)
+    assert "closed" in str(box["error"])
+
+
 def test_as_a_block_it_closes(store, clock, others):
     with Locks(store, clock=clock) as locks:
         locks.acquire("k")
