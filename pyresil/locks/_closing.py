@@ -77,13 +77,17 @@ def _release_idle(locks: Locks, clock: Clock, until: float, release_timeout: flo
 def _wait_for_work(locks: Locks, timeout: float, clock: Clock) -> None:
     until = clock.monotonic() + timeout
     while locks._leases:
-        # Looked at again once we can be woken.
-        locks._closing = parker = Parker()
-        left = until - clock.monotonic()
-        if left <= 0.0:
-            return
-        if locks._leases:
-            clock.park(parker, left)
+        parker = Parker()
+        try:
+            # Looked at again once we can be woken.
+            locks._closing[parker] = None
+            left = until - clock.monotonic()
+            if left <= 0.0:
+                return
+            if locks._leases:
+                clock.park(parker, left)
+        finally:
+            locks._closing.pop(parker, None)
 
 
 _live: weakref.WeakSet[Locks] = weakref.WeakSet()

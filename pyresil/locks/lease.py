@@ -198,7 +198,7 @@ class Lease:
         finally:
             if first:
                 self._locks._leases.pop(self, None)
-                self._locks._wake_closer()
+                self._locks._wake_closers()
                 watch = self._watch
                 if watch is not None:
                     watch()

@@ -80,7 +80,7 @@ class Locks(Configured, Forkable):
         self._leases: dict[Lease, None] = {}
         self._keys = KeyBook()
         self._closed = False
-        self._closing: Parker | None = None
+        self._closing: dict[Parker, None] = {}
         self._registered = False
         self._watch_forks()
 
@@ -88,7 +88,7 @@ class Locks(Configured, Forkable):
         self._leases = {}
         self._keys.elections = {}  # their threads are the parent's
         self._closed = False
-        self._closing = None
+        self._closing = {}
 
     @property
     def store(self) -> LockStore:
@@ -319,11 +319,10 @@ class Locks(Configured, Forkable):
 
     def _forget(self, lease: Lease) -> None:
         self._leases.pop(lease, None)
-        self._wake_closer()
+        self._wake_closers()
 
-    def _wake_closer(self) -> None:
-        parker = self._closing
-        if parker is not None:
+    def _wake_closers(self) -> None:
+        for parker in list(self._closing):
             parker.unpark()
 
     def _forget_lost(self, lease: Lease) -> None:

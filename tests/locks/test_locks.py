@@ -482,6 +482,19 @@ def test_close_ends_waiting(clock, store, locks, others, can_wait):
     assert "closed" in str(box["error"])
 
 
+def test_two_may_close_at_once(clock, locks):
+    worker, go_on, _ = working(locks, clock)
+    first, _ = in_thread(lambda: locks.close("30s"))
+    clock.wait_until_parked(1)
+    second, _ = in_thread(lambda: locks.close("30s"))
+    clock.wait_until_parked(2)
+    go_on.set()
+    for thread in (worker, first, second):
+        thread.join(5)
+        assert not thread.is_alive()
+    assert clock.elapsed == 0
+
+
 def test_as_a_block_it_closes(store, clock, others):
     with Locks(store, clock=clock) as locks:
         locks.acquire("k")
