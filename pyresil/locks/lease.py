@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from pyresil._dispatch import post
 from pyresil._renewal import Renewal
 from pyresil.cancel import CancelToken, SignalSafeEvent
+from pyresil.context import current_context
 from pyresil.errors import LockError, LockLostError, report_exception
 from pyresil.events import LockLost, LockReleased, LockRenewFailed, emit
 from pyresil.locks._log import log
@@ -83,7 +84,7 @@ class Lease:
         self._stuck = False
         self._running = 0
         self._watch: Callable[[], object] | None = None
-        self._scopes: list[Scope] = []
+        self._scopes: dict[Scope, None] = {}
         self._renewal = Renewal(
             locks.clock,
             terms.ttl,
@@ -280,13 +281,12 @@ class Lease:
         try:
             self.raise_if_lost()
             scope = Scope(self)
-            self._scopes.append(scope)
+            self._scopes[scope] = None
             scope.enter()
             return self
         except BaseException:  # of a signal handler: the block does not begin, so its end gives nothing back
             if scope is not None:
-                if scope in self._scopes:
-                    self._scopes.remove(scope)
+                self._scopes.pop(scope, None)
                 scope.leave()
             if not self._scopes:
                 self.release()
@@ -294,16 +294,21 @@ class Lease:
 
     def __exit__(self, *exc_info: object) -> None:
         scope: Scope | None = None
-        # No call in between: a signal handler must not come between taking it out and knowing it.
-        if self._scopes:
-            scope = self._scopes[-1]
-            del self._scopes[-1]
         try:
+            while scope is None and self._scopes:
+                ending = self._ending()
+                # No call in between: neither a signal handler nor another thread must come between taking it out and knowing it.
+                if ending in self._scopes:
+                    del self._scopes[ending]
+                    scope = ending
             if scope is not None:
                 scope.leave()
-        except BaseException:
+        except BaseException:  # it was not through
+            if scope is None:
+                scope = self._ending()
             if scope is not None:
-                scope.leave()  # it was not through
+                self._scopes.pop(scope, None)
+                scope.leave()
             raise
         finally:
             if not self._scopes:
@@ -312,6 +317,16 @@ class Lease:
                 except BaseException:
                     self.release()  # a signal handler raised before the first one took hold
                     raise
+
+    def _ending(self) -> Scope | None:
+        """Which block ends: the innermost of this thread, where there are several; else the last that began."""
+        scopes = list(self._scopes)
+        if len(scopes) > 1:
+            here = current_context()
+            for scope in scopes:
+                if here is not None and scope._ctx is here:
+                    return scope
+        return scopes[-1] if scopes else None
 
     # -- what the renewal calls ------------------------------------------------------------------------------------------
 

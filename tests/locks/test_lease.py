@@ -304,6 +304,33 @@ def test_nested_blocks_of_one_lease_release_it_at_the_outermost(locks):
     assert not lease.held
 
 
+def test_blocks_of_one_lease_in_two_threads_leave_their_own_context(locks):
+    lease = locks.acquire("k")
+    first, second, left, seen = threading.Event(), threading.Event(), threading.Event(), []
+
+    def one():
+        with lease:
+            first.set()
+            assert second.wait(5)
+        seen.append((current_context(), current_lease(), lease.held))
+        left.set()
+
+    def other():
+        assert first.wait(5)
+        with lease:
+            second.set()
+            assert left.wait(5)
+            seen.append((current_lease(), fencing_token()))
+        seen.append((current_context(), current_lease(), lease.held))
+
+    threads = [threading.Thread(daemon=True, target=target) for target in (one, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+    assert seen == [(None, None, True), (lease, lease.token), (None, None, False)]
+
+
 def test_a_block_cannot_begin_on_a_lost_lease(clock, locks):
     lease = locks.acquire("k")
     locks.break_lease("k")
