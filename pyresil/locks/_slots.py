@@ -96,6 +96,10 @@ class LeaseSlots:
             finally:
                 if lease is not None:
                     lease._running -= 1
-                    lease.release()
+                    try:
+                        lease.release()
+                    except BaseException:
+                        lease.release()  # a signal handler raised before the first one took hold
+                        raise
 
         return run

@@ -66,16 +66,21 @@ class Ownership:
         fresh = Acquisition(self._locks, self._make_terms(), None, owner=self._id).run()
         if fresh is None:
             return None
-        lease = self._lease
-        taken = lease is not None and lease.held
-        mine = False
-        # No call between the test and the assignment: one of two threads keeps its lease.
-        if not taken and self._lease is lease:
-            self._lease = fresh
-            mine = True
-        if not mine and self._lease is not None:
-            fresh._abandon()  # the same acquisition: the other one renews it
-            return self._note_run(self._lease)
+        try:
+            lease = self._lease
+            taken = lease is not None and lease.held
+            mine = False
+            # No call between the test and the assignment: one of two threads keeps its lease.
+            if not taken and self._lease is lease:
+                self._lease = fresh
+                mine = True
+            if not mine and self._lease is not None:
+                fresh._abandon()  # the same acquisition: the other one renews it
+                return self._note_run(self._lease)
+        except BaseException:  # of a signal handler: what nobody knows would be renewed for ever
+            if self._lease is not fresh:
+                fresh._abandon()
+            raise
         self._since = self._locks.clock.monotonic()
         log().info("this process owns %r (token %d)", self.key, fresh.token)
         return self._note_run(fresh)
@@ -192,7 +197,11 @@ class Job:
             finally:
                 untie()
         finally:
-            run.release()
+            try:
+                run.release()
+            except BaseException:
+                run.release()  # a signal handler raised before the first one took hold: it would be renewed for ever
+                raise
 
     def _skip(self, reason: str, why: str) -> None:
         log().debug("job %s skipped: %s", self.name, why)

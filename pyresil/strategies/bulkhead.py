@@ -140,7 +140,11 @@ class Bulkhead(Admission):
         ticket, lease = token
         try:
             lease._running -= 1
-            lease.release()
+            try:
+                lease.release()
+            except BaseException:
+                lease.release()  # a signal handler raised before the first one took hold
+                raise
         finally:
             outcome = super().exit(ctx, ticket, outcome)
         return outcome

@@ -59,3 +59,17 @@ class FaultyStore(LockStore):
 
     def force_release(self, key, *, timeout=None):
         return self._do("force_release", key, timeout=timeout)
+
+
+def interrupt(monkeypatch, owner, name):
+    """The next call of a method raises, as a signal handler may where a function starts; returns what it raises."""
+
+    class Interrupt(BaseException):
+        pass
+
+    def interrupted(*args, **kwargs):
+        monkeypatch.undo()
+        raise Interrupt
+
+    monkeypatch.setattr(owner, name, interrupted)
+    return Interrupt

@@ -9,8 +9,9 @@ import pytest
 
 from pyresil.context import current_context, current_lease, fencing_token
 from pyresil.errors import ConfigurationError, LockLostError, StoreUnavailableError
-from pyresil.locks import Locks
+from pyresil.locks import Lease, Locks
 from pyresil.testing import record_events
+from tests.locks.faults import interrupt
 
 
 @pytest.fixture
@@ -40,6 +41,46 @@ def test_parentheses_that_were_forgotten_are_missed_when_it_is_decorated(here, n
 
     with pytest.raises(ConfigurationError, match=f"has parentheses: @locks.{name}"):
         getattr(here, name)(job)
+
+
+# -- signal handlers that raise
+
+
+def test_an_interrupted_end_of_a_run_leaves_no_lease(clock, here, there, monkeypatch):
+    raised = []
+
+    @here.without_overlapping("job")
+    def job():
+        raised.append(interrupt(monkeypatch, Lease, "release"))
+
+    with pytest.raises(BaseException) as caught:
+        job()
+    assert caught.type is raised[0]
+    assert there.acquire("job").held
+
+
+def test_an_interrupted_ownership_is_not_kept_beside_the_next_one(clock, here, store, monkeypatch):
+    @here.on_one_instance("job")
+    def job():
+        return 1
+
+    job()
+    store.inner.force_release("job:owner")
+    clock.advance(11)
+    held, looks = Lease.held, []
+
+    def interrupted(lease):
+        looks.append(lease)
+        if len(looks) == 2:  # just after the lock was granted again
+            raise KeyboardInterrupt
+        return held.__get__(lease)
+
+    monkeypatch.setattr(Lease, "held", property(interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        job()
+    assert job() == 1
+    assert len(here._leases) == 1
+    assert here.status("job:owner").owner == next(iter(here._leases)).owner
 
 
 # -- on_one_instance

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import threading
 
 import pytest
@@ -7,7 +8,9 @@ import pytest
 from pyresil import Bulkhead, CancelToken, Locks, MemoryLockStore, Policy, Retry
 from pyresil.context import current_context, current_lease
 from pyresil.errors import BulkheadFullError, CancelledError, ConfigurationError, StoreUnavailableError
+from pyresil.locks import Lease
 from pyresil.stores.sqlite import SQLiteLockStore
+from tests.locks import faults
 from tests.locks.faults import FaultyStore
 from tests.support.processes import wait_until
 
@@ -35,6 +38,24 @@ def test_the_cap_holds_over_all_instances(clock, store):
     assert one.call(lambda: other.call(inner)) == "ran"
     assert store.inner.scan() == []
     assert one.call(lambda: other.call(lambda: "again")) == "again"
+
+
+@pytest.mark.parametrize("form", ["call", "block"])
+def test_a_signal_handler_that_raises_where_a_slot_is_given_back(clock, store, monkeypatch, form):
+    (one,) = bulkheads(store, clock, 1)
+    interrupt = functools.partial(faults.interrupt, monkeypatch, Lease, "release")
+    raised = []
+    try:
+        if form == "call":
+            one.call(lambda: raised.append(interrupt()))
+        else:
+            with one.execute():
+                raised.append(interrupt())
+    except BaseException as error:
+        assert type(error) is raised[0]  # noqa: PT017 - only made in the block
+    else:
+        raise AssertionError("it comes out")
+    assert store.inner.scan() == []
 
 
 def test_slots_are_no_leases_of_the_work(clock, store):
