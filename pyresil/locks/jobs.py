@@ -43,7 +43,10 @@ class Ownership:
         self._id = ""
         self._spent: Lease | None = None
         self._lease: Lease | None = None
+        #: When the lease was asked for, and the first request without an answer since the last one that had one, by the clock
+        #: that counts suspend, as that of the stores does.
         self._since = 0.0
+        self._asked: float | None = None
 
     def _make_terms(self) -> Terms:
         return make_terms(self.key, self._locks.ttl, self._ttl, min_hold=self._min_hold)
@@ -63,9 +66,17 @@ class Ownership:
             self._spent = lease
             self._id = fresh_id
             self._pid = pid
-        fresh = Acquisition(self._locks, self._make_terms(), None, owner=self._id).run()
+            self._asked = None
+        terms, now = self._make_terms(), self._locks.clock.boottime()
+        asked = self._asked
+        if asked is None:
+            asked = self._asked = now
+        fresh = Acquisition(self._locks, terms, None, owner=self._id).run()
+        self._asked = None
         if fresh is None:
             return None
+        # It may have been granted by a request whose answer was lost, unless that is over by now.
+        since = max(asked, now - terms.ttl)
         try:
             lease = self._lease
             taken = lease is not None and lease.held
@@ -73,6 +84,7 @@ class Ownership:
             # No call between the test and the assignment: one of two threads keeps its lease.
             if not taken and self._lease is lease:
                 self._lease = fresh
+                self._since = since
                 mine = True
             if not mine and self._lease is not None:
                 fresh._abandon()  # the same acquisition: the other one renews it
@@ -81,14 +93,13 @@ class Ownership:
             if self._lease is not fresh:
                 fresh._abandon()
             raise
-        self._since = self._locks.clock.monotonic()
         log().info("this process owns %r (token %d)", self.key, fresh.token)
         return self._note_run(fresh)
 
     def _note_run(self, lease: Lease) -> Lease:
         """A run begins: where we hand over later, nobody repeats its tick within the minimum hold."""
         terms = lease._terms
-        held = max(0.0, self._locks.clock.monotonic() - self._since) if lease is self._lease else 0.0
+        held = max(0.0, self._locks.clock.boottime() - self._since) if lease is self._lease else 0.0
         terms.min_hold = held + self._make_terms().min_hold
         return lease
 

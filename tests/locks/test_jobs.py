@@ -10,7 +10,8 @@ import pytest
 from pyresil.context import current_context, current_lease, fencing_token
 from pyresil.errors import ConfigurationError, LockLostError, StoreUnavailableError
 from pyresil.locks import Lease, Locks
-from pyresil.testing import record_events
+from pyresil.stores.memory import MemoryLockStore
+from pyresil.testing import ManualClock, record_events
 from tests.locks.faults import interrupt
 
 
@@ -156,6 +157,66 @@ def test_the_minimum_hold_counts_from_the_last_run(clock, here, there):
     clock.advance(2.5)
     second()
     assert ran == ["here", "here", "there"]
+
+
+def test_the_minimum_hold_counts_the_time_that_the_machine_was_suspended():
+    class Laptop(ManualClock):
+        asleep = 0.0
+
+        def boottime(self):
+            return super().boottime() + self.asleep
+
+    clock = Laptop()
+    store = MemoryLockStore(clock)
+    here, there = Locks(store, ttl="2h"), Locks(store, ttl="2h")
+    ran = []
+    job_here = here.on_one_instance("job", min_hold="5s")(lambda: ran.append("here"))
+    job_there = there.on_one_instance("job", min_hold="5s")(lambda: ran.append("there"))
+    job_here()
+    clock.asleep = 3600.0
+    job_here()
+    here.close()
+    clock.advance(4)
+    job_there()
+    assert ran == ["here", "here"]
+    clock.advance(1)
+    job_there()
+    assert ran == ["here", "here", "there"]
+
+
+def test_the_minimum_hold_counts_from_the_last_run_also_where_a_reply_was_lost(clock, store, here, there):
+    ran = []
+    job_here = here.on_one_instance("job", min_hold="5s")(lambda: ran.append("here"))
+    job_there = there.on_one_instance("job", min_hold="5s")(lambda: ran.append("there"))
+    store.faults["acquire"] = lambda number: "drop-reply" if number == 1 else None
+    with pytest.raises(StoreUnavailableError):
+        job_here()
+    clock.advance(20)
+    job_here()
+    here.close()
+    clock.advance(4)
+    job_there()
+    assert ran == ["here"], "the acquisition is 20 seconds older than the run"
+    clock.advance(1)
+    job_there()
+    assert ran == ["here", "there"]
+
+
+def test_the_minimum_hold_is_not_longer_for_an_outage(clock, store, here, there):
+    ran = []
+    job_here = here.on_one_instance("job", min_hold="5s")(lambda: ran.append("here"))
+    job_there = there.on_one_instance("job", min_hold="5s")(lambda: ran.append("there"))
+    store.faults["acquire"] = StoreUnavailableError("down")
+    for _ in range(60):
+        with pytest.raises(StoreUnavailableError):
+            job_here()
+        clock.advance("1m")
+    store.faults.clear()
+    job_here()
+    here.close()
+    clock.advance(36)  # at most the ttl longer, as for a request that was lost
+    job_there()
+    assert ran == ["here", "there"]
 
 
 def test_a_dead_owner_is_followed_after_its_ttl(clock, store, here, there):
