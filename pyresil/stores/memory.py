@@ -232,8 +232,12 @@ class MemoryLockStore(LockStore, Forkable):
     def _sweep(self) -> None:
         with self._guard():
             now = self._clock.boottime()
-            for key in [key for key, row in list(self._rows.items()) if row.expires <= now]:
-                del self._rows[key]
+            rows = self._rows
+            for key in list(rows):
+                if key in rows:
+                    row = rows[key]
+                    if row.expires <= now:
+                        del rows[key]
             self._sweep_at = max(_SWEEP, 2 * len(self._rows))
 
     def __repr__(self) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 
 import pytest
@@ -155,3 +156,32 @@ def test_a_signal_handler_may_use_the_store_in_the_middle_of_a_call():
         timeout=50,
     )
     assert done.stdout
+
+
+def test_a_signal_handler_that_acquires_in_the_middle_of_a_sweep_keeps_its_lock(clock):
+    store = MemoryLockStore(clock=clock)
+    for number in range(255):
+        store.acquire(f"k{number}", "early", 1_000)
+    clock.advance(2)
+    seen, granted = set(), []
+
+    def at_a_jump_back(frame, event, arg):
+        """Where Python runs signal handlers."""
+        if event == "line":
+            if frame.f_lineno in seen and not granted:
+                granted.append(store.acquire("k254", "handler", 60_000))
+            seen.add(frame.f_lineno)
+        return at_a_jump_back
+
+    def trace(frame, event, arg):
+        return at_a_jump_back if frame.f_code is MemoryLockStore._sweep.__code__ else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        store.acquire("one more", "main", 1_000)
+    finally:
+        sys.settrace(before)
+    assert granted
+    assert store.inspect("k254").owner == "handler"
+    assert store.inspect("k1") is None
