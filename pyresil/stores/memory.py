@@ -208,9 +208,9 @@ class MemoryLockStore(LockStore, Forkable):
         """Wait until the key is released or opens, at most ``timeout`` seconds."""
         check_key(key)
         parker = Parker()
-        with self._guard():
-            self._waiters.setdefault(key, []).append(parker)
         try:
+            with self._guard():
+                self._waiters.setdefault(key, []).append(parker)
             # Looked at once we are listed, so that no release falls in between.
             info = self.inspect(key)
             if info is None:

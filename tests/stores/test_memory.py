@@ -185,3 +185,24 @@ def test_a_signal_handler_that_acquires_in_the_middle_of_a_sweep_keeps_its_lock(
     assert granted
     assert store.inspect("k254").owner == "handler"
     assert store.inspect("k1") is None
+
+
+def test_a_signal_handler_that_raises_as_a_wait_begins_leaves_no_waiter(clock):
+    class Interrupted:
+        """A lock after whose first release a signal handler raises."""
+
+        armed = True
+
+        def __enter__(self):
+            pass
+
+        def __exit__(self, *exc_info):
+            if self.armed:
+                self.armed = False
+                raise KeyboardInterrupt
+
+    store = MemoryLockStore(clock=clock)
+    store._lock = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        store.wait_for_release("k", timeout=5.0)
+    assert store._waiters == {}
