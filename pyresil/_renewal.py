@@ -48,7 +48,7 @@ class Renewal:
         ttl: Seconds that the claim is good for after a confirmed renewal.
         sent: The clock's boot time before the claim was requested.
         renew: ``renew(timeout)`` asks the store: True confirmed, False it is somebody else's; errors are tried again.
-        lost: Called once with ``"refused"``, ``"deadline"`` or ``"max-hold"``.
+        lost: Called once with ``"refused"``, ``"deadline"`` or ``"max-hold"``; again where a signal handler raised in it.
         failed: Called with the error of a renewal that raised.
         late: Called where the store confirmed a renewal after the claim was over.
         max_hold: Seconds after ``sent`` when the claim ends whatever happens; None for never.
@@ -154,6 +154,9 @@ class Renewal:
         if mine:
             try:
                 lost(detected_by)
+            except BaseException:
+                lost(detected_by)  # a signal handler raised: nobody else tells it
+                raise
             finally:
                 self._let_go()
 

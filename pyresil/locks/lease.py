@@ -60,6 +60,7 @@ class Lease:
         "_scopes",
         "_stuck",
         "_terms",
+        "_told",
         "_watch",
         "key",
         "owner",
@@ -82,6 +83,7 @@ class Lease:
         self._failing = False
         self._left = False
         self._stuck = False
+        self._told = False
         self._running = 0
         self._watch: Callable[[], object] | None = None
         self._scopes: dict[Scope, None] = {}
@@ -365,6 +367,9 @@ class Lease:
         post(self._tell_lost)
 
     def _tell_lost(self) -> None:
+        if self._told:
+            return
+        self._told = True
         detected_by = self._lost_by or ""
         log().warning("lease on %r (token %d) was lost, detected by %s", self.key, self.token, detected_by)
         if LockLost.listeners:

@@ -203,6 +203,32 @@ def test_held_is_right_although_no_thread_ran():
     assert lease.lost.is_set()
 
 
+@pytest.mark.parametrize("told_first", [False, True])
+def test_a_loss_that_a_signal_handler_interrupts_is_told_once(monkeypatch, told_first):
+    class Paused(ManualClock):
+        pause = 0.0
+
+        def boottime(self):
+            return super().boottime() + self.pause
+
+    def interrupted(job):
+        if told_first:
+            _dispatch.post(job)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    clock, told = Paused(), []
+    lease = Locks(MemoryLockStore(clock=clock), ttl=1).acquire("k", on_lost=told.append)
+    monkeypatch.setattr("pyresil.locks.lease.post", interrupted)
+    clock.pause = 2.0
+    with pytest.raises(KeyboardInterrupt):
+        lease.raise_if_lost()
+    assert lease.lost.is_set()
+    assert lease.detected_by == "deadline"
+    assert _dispatch.dispatcher().flush(5)
+    assert told == [lease]
+
+
 def test_after_a_pause_the_lease_is_lost_without_another_renewal(clock, store, locks):
     lease = locks.acquire("k")
     clock.advance(12)
