@@ -33,19 +33,20 @@ def close(
 
     Args:
         locks: Whose leases.
-        timeout: How long to wait for work, in seconds.
+        timeout: How long to wait for work, all of it together, in seconds.
         grace: How long to wait for work that was cancelled.
         clock: For the waiting, where it is not that of the locks.
         release_timeout: For each call of the store; None for its own.
     """
     clock = clock or locks.clock
     locks._closed = True
+    by = clock.monotonic() + timeout  # for all work together
     for election in list(locks._keys.elections.values()):
         election._step_down()
     for election in list(locks._keys.elections.values()):
-        election._wait(timeout + grace, clock)
+        election._wait(max(0.0, by + grace - clock.monotonic()), clock)
     _release_idle(locks, clock, clock.monotonic() + max(timeout, _RELEASES), release_timeout)
-    _wait_for_work(locks, timeout, clock)
+    _wait_for_work(locks, by - clock.monotonic(), clock)
     for lease in list(locks._leases):
         lease.cancel.cancel(CancelledError("the locks are being closed"))
     _wait_for_work(locks, grace, clock)

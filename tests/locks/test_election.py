@@ -289,6 +289,21 @@ def test_closing_the_locks_steps_down(clock):
         first.election("k")
 
 
+def test_closing_waits_for_all_leaders_together(clock, stubborn):
+    _, (locks, other) = instances(clock)
+    for key in "abc":
+        Leader(locks, key, work=stubborn)
+    clock.advance(1)
+    closer = threading.Thread(daemon=True, target=locks.close, args=("10s",))
+    closer.start()
+    clock.wait_until_parked(4)
+    clock.advance(12)
+    closer.join(5)
+    assert not closer.is_alive()
+    clock.advance(40)
+    assert other.list() == []
+
+
 def test_one_that_is_made_while_its_locks_are_closed_is_refused(clock, monkeypatch):
     _, (locks, _) = instances(clock)
     claim = locks._keys.claim_election
