@@ -382,7 +382,7 @@ class Lease:
         if self._terms.on_lost is not None:
             try:
                 self._terms.on_lost(self)
-            except Exception:
+            except BaseException:  # also sys.exit(), which ends nothing here
                 report_exception(f"on_lost of the lease on {self.key!r} raised")
         self._locks._forget_lost(self)
 

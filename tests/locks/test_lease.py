@@ -144,12 +144,13 @@ def test_losing_comes_in_order(clock, store, locks):
     assert order == [("cancel", False, True), "lock-lost", ("on_lost", True, True)]
 
 
-def test_on_lost_runs_on_the_dispatch_thread_and_what_it_raises_is_logged(clock, locks, caplog):
+@pytest.mark.parametrize("error", [ValueError("from on_lost"), SystemExit("from on_lost")])
+def test_on_lost_runs_on_the_dispatch_thread_and_what_it_raises_is_logged(clock, locks, caplog, error):
     seen = []
 
     def on_lost(lease):
         seen.append(threading.current_thread().name)
-        raise ValueError("from on_lost")
+        raise error
 
     locks.acquire("k", on_lost=on_lost)
     locks.break_lease("k")
@@ -158,6 +159,7 @@ def test_on_lost_runs_on_the_dispatch_thread_and_what_it_raises_is_logged(clock,
     assert "from on_lost" in caplog.text
     assert "lost, detected by refused" in caplog.text
     assert any(record.levelname == "WARNING" for record in caplog.records)
+    assert locks._leases == {}, "it is not kept for ever"
 
 
 def test_a_slow_on_lost_does_not_delay_other_losses(clock, store, locks):
