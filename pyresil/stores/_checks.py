@@ -5,7 +5,7 @@ Apart from the contract, because the command checks its key on the way to saying
 
 from __future__ import annotations
 
-from pyresil.errors import ConfigurationError, StoreError
+from pyresil.errors import ConfigurationError, StoreError, shown
 
 #: Seconds that a call may take where neither it nor its store says otherwise.
 DEFAULT_TIMEOUT = 5.0
@@ -41,15 +41,12 @@ def check_key(key: object, field: str = "key") -> str:
     """
     must = f"a string of 1 to {_MAX_KEY} characters without NUL and surrogates"
     if not isinstance(key, str) or not 0 < len(key) <= _MAX_KEY or "\0" in key:
-        shown = repr(key)
-        raise ConfigurationError(
-            f"lock: {field} must be {must}, got {shown if len(shown) < 80 else shown[:76] + ' ...'}"
-        )
+        raise ConfigurationError(f"lock: {field} must be {must}, got {shown(key)}")
     if not key.isascii():
         try:
             key.encode("utf-8")
         except UnicodeEncodeError:
-            raise ConfigurationError(f"lock: {field} must be {must}, got {key!r}") from None
+            raise ConfigurationError(f"lock: {field} must be {must}, got {shown(key)}") from None
     return key
 
 
@@ -57,11 +54,11 @@ def check_prefix(prefix: object, subject: str = "store") -> str:
     """Refuse a prefix that would move a hash tag or could not be stored."""
     if not isinstance(prefix, str) or len(prefix) > 100 or not prefix.isprintable() or not prefix.isascii():
         raise ConfigurationError(
-            f"{subject}: prefix must be a string of at most 100 visible ASCII characters, got {prefix!r}"
+            f"{subject}: prefix must be a string of at most 100 visible ASCII characters, got {shown(prefix)}"
         )
     if "{" in prefix or "}" in prefix:
         raise ConfigurationError(
-            f"{subject}: prefix must have no brace (it would move the hash tag of a cluster), got {prefix!r}"
+            f"{subject}: prefix must have no brace (it would move the hash tag of a cluster), got {shown(prefix)}"
         )
     return prefix
 
@@ -80,7 +77,7 @@ def check_owner(owner: object) -> str:
         or not owner.isprintable()
     ):
         raise ConfigurationError(
-            f"lock: owner must be a string of 1 to {_MAX_OWNER} visible ASCII characters, got {owner!r}"
+            f"lock: owner must be a string of 1 to {_MAX_OWNER} visible ASCII characters, got {shown(owner)}"
         )
     return owner
 
@@ -89,7 +86,7 @@ def check_meta(meta: object) -> str:
     """Refuse meta that is not up to 2,000 ASCII characters without NUL."""
     if not isinstance(meta, str) or len(meta) > _MAX_META or not meta.isascii() or "\0" in meta:
         raise ConfigurationError(
-            f"lock: meta must be a string of at most {_MAX_META} ASCII characters without NUL, got {meta!r}"
+            f"lock: meta must be a string of at most {_MAX_META} ASCII characters without NUL, got {shown(meta)}"
         )
     return meta
 
@@ -99,7 +96,7 @@ def check_ms(value: object, field: str = "ttl_ms", minimum: int = 1) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= MAX_TTL_MS:
         return value
     raise ConfigurationError(
-        f"lock: {field} must be whole milliseconds from {minimum} to {MAX_TTL_MS}, got {value!r}"
+        f"lock: {field} must be whole milliseconds from {minimum} to {MAX_TTL_MS}, got {shown(value)}"
     )
 
 
@@ -109,7 +106,7 @@ def check_timeout(value: object, default: float, field: str = "timeout") -> floa
         return default
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0.0 < value <= 1e9:
         return float(value)
-    raise ConfigurationError(f"lock: {field} must be seconds above 0, got {value!r}")
+    raise ConfigurationError(f"lock: {field} must be seconds above 0, got {shown(value)}")
 
 
 def check_token(token: object, key: str, where: str) -> int:
@@ -121,7 +118,7 @@ def check_token(token: object, key: str, where: str) -> int:
     if isinstance(token, int) and not isinstance(token, bool) and 1 <= token <= MAX_TOKEN:
         return token
     raise StoreError(
-        f"{where}: the fencing token of lock {key!r} must be an integer from 1 to 2^53-1, found {token!r}; "
+        f"{where}: the fencing token of lock {shown(key)} must be an integer from 1 to 2^53-1, found {shown(token)}; "
         "another program may have written it"
     )
 

@@ -68,7 +68,15 @@ def test_bad_options_are_refused(locks, store, options, word):
     assert store.calls == []
 
 
-@pytest.mark.parametrize("key", ["", "x" * 501, "nul\0", "\ud800", None, 5, b"k"])
+class Unspeakable:
+    def __repr__(self):
+        raise RuntimeError
+
+
+BAD_KEYS = ["", "x" * 501, "nul\0", "\ud800", None, 5, b"k", Unspeakable(), 10**5000]
+
+
+@pytest.mark.parametrize("key", BAD_KEYS, ids=range(len(BAD_KEYS)))
 def test_bad_keys_are_refused_with_the_value(locks, key):
     with pytest.raises(ConfigurationError, match="key must be a string of 1 to 500"):
         locks.acquire(key)
