@@ -135,7 +135,7 @@ class Acquisition:
             raise LockError("locks: this object was closed")
         terms = self._terms
         sent = self._clock.boottime()
-        self._unknown = True
+        before, self._unknown = self._unknown, True
         answer: Any  # of somebody's store, perhaps
         try:
             answer = self._locks.store.acquire(
@@ -148,7 +148,7 @@ class Acquisition:
             log().debug("lock %r: the store cannot be asked, trying again: %s", terms.key, error)
             return None
         except StoreError:
-            self._unknown = False
+            self._unknown = before  # this request was refused; one before it may have been granted
             raise
         if isinstance(answer, Held):
             self._unknown = False

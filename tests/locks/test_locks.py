@@ -310,6 +310,21 @@ def test_what_may_have_been_granted_is_released(store, locks, others):
     wait_until(lambda: others.status("k") is None)
 
 
+def test_what_may_have_been_granted_is_released_also_where_the_next_request_is_refused(clock, store, locks):
+    def fault(number):
+        if number == 1:
+            return "drop-reply"
+        raise StoreError("refused")
+
+    store.faults["acquire"] = fault
+    waiter, box = in_thread(lambda: locks.acquire("k", wait=5))
+    clock.wait_until_parked()
+    clock.advance(1)
+    waiter.join(5)
+    assert type(box["error"]) is StoreError
+    wait_until(lambda: locks.status("k") is None)
+
+
 def test_a_signal_handler_that_raises_in_the_request_leaves_no_lock(store, locks, others):
     def interrupt(number):
         raise KeyboardInterrupt
