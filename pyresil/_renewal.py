@@ -28,6 +28,8 @@ LEAD = 0.02
 #: The first retry after an error of the store comes after a random time of up to this share of the ttl, the following ones
 #: after twice as long each, at most a third of the ttl.
 _RETRY_SHARE = 1.0 / 60.0
+#: The thread of a claim looks at the clock this often, in seconds; where the ttl is long, four times between two renewals.
+_NAP = 5.0
 
 
 def _never(_timeout: float) -> bool:
@@ -219,7 +221,8 @@ class Renewal:
             sent = self._clock.boottime()
             if sent < self._due:
                 if not self.over:
-                    self._clock.park(parker, self._due - sent)
+                    # In parts: a wait does not count the time that the machine is suspended, and the deadline does.
+                    self._clock.park(parker, min(self._due - sent, max(_NAP, self._every / 4.0)))
                 continue
             if self.expire():
                 return

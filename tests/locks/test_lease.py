@@ -231,6 +231,24 @@ def test_a_loss_that_a_signal_handler_interrupts_is_told_once(monkeypatch, told_
     assert told == [lease]
 
 
+def test_a_suspend_that_is_shorter_than_what_is_left_loses_nothing():
+    class Laptop(ManualClock):
+        asleep = 0.0
+
+        def boottime(self):
+            return super().boottime() + self.asleep
+
+    clock = Laptop()
+    lease = Locks(MemoryLockStore(clock=clock), ttl=30).acquire("k")
+    clock.advance(11)
+    clock.asleep = 20.0
+    clock.advance(5)
+    assert lease.remaining() > 20, "renewed soon after waking up"
+    clock.advance("5m")
+    assert lease.held
+    lease.release()
+
+
 def test_after_a_pause_the_lease_is_lost_without_another_renewal(clock, store, locks):
     lease = locks.acquire("k")
     clock.advance(12)
