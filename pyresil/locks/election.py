@@ -143,7 +143,6 @@ class Election:
 
     def _wait(self, timeout: float, clock: Clock) -> bool:
         """Wait until all has ended; where it does not, leave the lease to expire."""
-        lease = self._lease
         inside = threading.current_thread() in {self._worker, self._thread}
         if self._pid != os.getpid():
             return False  # the parent's
@@ -159,6 +158,7 @@ class Election:
                     clock.park(parker, left)
             finally:
                 self._waiting.pop(parker, None)
+        lease = self._lease  # also one that was granted as the waiting began
         if not self._ended and not inside and lease is not None:
             log().warning(
                 "election %r: the leader's work did not stop, its lease is left to expire within %g s",

@@ -8,6 +8,7 @@ import pytest
 from pyresil._dispatch import post
 from pyresil.context import current_context, current_lease
 from pyresil.errors import CancelledError, ConfigurationError, LockError, LockLostError
+from pyresil.events import LockAcquired, subscribe
 from pyresil.locks import Locks
 from pyresil.stores.memory import MemoryLockStore
 from pyresil.testing import record_events
@@ -239,6 +240,28 @@ def test_stopping_beside_stubborn_work_leaves_the_lease_to_expire(clock, caplog,
     assert not a.election.is_leader
     assert second.acquire("k") is None
     clock.advance(30)
+    assert second.acquire("k").held
+
+
+def test_stopping_as_the_lease_is_granted_leaves_it_to_expire_as_well(clock, stubborn):
+    _, (first, second) = instances(clock)
+    elections, stopping = [], []
+
+    def granted(event):
+        wait_until(lambda: elections)
+        thread = threading.Thread(daemon=True, target=elections[0].stop, args=("5s",))
+        thread.start()
+        clock.wait_until_parked()
+        stopping.append(thread)
+
+    unsubscribe = subscribe(granted, LockAcquired)
+    elections.append(first.election("k", stubborn))
+    wait_until(lambda: stopping)
+    unsubscribe()
+    clock.advance(5)
+    stopping[0].join(5)
+    assert not stopping[0].is_alive()
+    clock.advance(60)
     assert second.acquire("k").held
 
 
