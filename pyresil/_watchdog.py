@@ -65,8 +65,8 @@ class Watchdog:
         with self._lock:
             heapq.heappush(self._heap, entry)
             first = self._heap[0] is entry
-            if self._thread is None:
-                self._start()
+        if self._thread is None:
+            self._start()  # not under the lock: it may log; where several threads come here, one of those they start serves
         if first:
             parker = self._parker
             if parker is not None:

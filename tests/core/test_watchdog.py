@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import threading
 import time
@@ -158,6 +159,31 @@ def test_without_threads_a_timer_is_kept_for_later(watchdog, monkeypatch, caplog
         assert not done.is_set()
     watchdog.call_later(60.0, print)
     assert done.wait(5), "the next timer started the thread, which ran both"
+
+
+def test_a_log_handler_may_wait_for_another_thread_that_schedules(watchdog, monkeypatch):
+    waited, spawn = [], SYSTEM.spawn
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            other = threading.Thread(daemon=True, target=watchdog.call_later, args=(60.0, print))
+            other.start()
+            other.join(5)
+            waited.append(other.is_alive())
+
+    def none_left_here(self, target, name):
+        if threading.current_thread() is threading.main_thread():
+            raise RuntimeError("can't start new thread")
+        return spawn(target, name)
+
+    handler = Handler()
+    logging.getLogger("pyresil").addHandler(handler)
+    try:
+        monkeypatch.setattr(type(SYSTEM), "spawn", none_left_here)
+        watchdog.call_later(60.0, print)
+    finally:
+        logging.getLogger("pyresil").removeHandler(handler)
+    assert waited == [False]
 
 
 def test_a_forked_child_starts_with_none_of_the_parents_timers():
