@@ -46,10 +46,10 @@ def close(
     for election in list(locks._keys.elections.values()):
         election._wait(max(0.0, by + grace - clock.monotonic()), clock)
     _release_idle(locks, clock, clock.monotonic() + max(timeout, _RELEASES), release_timeout)
-    _wait_for_work(locks, by - clock.monotonic(), clock)
+    _wait_for_work(locks, by - clock.monotonic(), clock, release_timeout)
     for lease in list(locks._leases):
         lease.cancel.cancel(CancelledError("the locks are being closed"))
-    _wait_for_work(locks, grace, clock)
+    _wait_for_work(locks, grace, clock, release_timeout)
     for lease in list(locks._leases):
         log().warning(
             "lease on %r (token %d): its work did not stop, so it is left to expire within %g s",
@@ -75,13 +75,15 @@ def _release_idle(locks: Locks, clock: Clock, until: float, release_timeout: flo
             sick = lease._stuck
 
 
-def _wait_for_work(locks: Locks, timeout: float, clock: Clock) -> None:
+def _wait_for_work(locks: Locks, timeout: float, clock: Clock, release_timeout: float | None) -> None:
     until = clock.monotonic() + timeout
     while locks._leases:
         parker = Parker()
         try:
-            # Looked at again once we can be woken.
+            # Looked at again once we can be woken. Work may have ended under a lease that nobody else hands back, as a job's owner
+            # keeps it for the next tick.
             locks._closing[parker] = None
+            _release_idle(locks, clock, clock.monotonic() + _RELEASES, release_timeout)
             left = until - clock.monotonic()
             if left <= 0.0:
                 return

@@ -277,6 +277,8 @@ class Lease:
             except BaseException:
                 scope.leave()  # a signal handler raised before it was through
                 raise
+            finally:
+                self._locks._work_ended(self)
 
     def __enter__(self) -> Self:
         scope: Scope | None = None

@@ -325,6 +325,12 @@ class Locks(Configured, Forkable):
         for parker in list(self._closing):
             parker.unpark()
 
+    def _work_ended(self, lease: Lease) -> None:
+        """Work under a lease that may be held on: who closes hands it back, and one that was lost is of no use any more."""
+        if lease.detected_by is not None:
+            self._forget_lost(lease)
+        self._wake_closers()
+
     def _forget_lost(self, lease: Lease) -> None:
         if not lease._running:
             self._forget(lease)

@@ -536,6 +536,41 @@ def test_after_close_jobs_are_skipped(here):
     assert [event.reason for event in events] == ["closed"]
 
 
+def test_close_in_the_middle_of_a_run_hands_the_ownership_back_when_that_ends(clock, here, there, caplog):
+    begun, go_on = threading.Event(), threading.Event()
+
+    @here.on_one_instance("job")
+    def job():
+        begun.set()
+        with clock.blocked():
+            go_on.wait(20)
+
+    threads = [threading.Thread(daemon=True, target=job), threading.Thread(daemon=True, target=here.close)]
+    threads[0].start()
+    assert begun.wait(5)
+    threads[1].start()
+    clock.wait_until_parked()
+    clock.advance(2)
+    go_on.set()
+    for thread in threads:
+        thread.join(5)
+        assert not thread.is_alive()
+    assert clock.elapsed == 2
+    assert "did not stop" not in caplog.text
+    assert there.acquire("job:owner").held
+
+
+def test_an_ownership_that_is_lost_in_the_middle_of_a_run_is_not_kept_for_ever(clock, here):
+    @here.on_one_instance("job")
+    def job():
+        here.break_lease("job:owner")
+        clock.advance(11)
+        assert current_lease().detected_by == "refused"
+
+    job()
+    assert here._leases == {}
+
+
 def test_close_hands_the_ownership_back(clock, here, there):
     here.on_one_instance("job", min_hold=0)(lambda: 1)()
     here.close()
