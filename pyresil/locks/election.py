@@ -224,7 +224,12 @@ class Election:
         self._wait_while(lambda: not (lease.cancel.is_set() or self._stop.is_set() or self._failed), lease)
         lost = lease.detected_by is not None
         if not lost and not lease.cancel.is_set():
-            self._tell_to_stop(lease)
+            try:
+                self._tell_to_stop(lease)
+            except (
+                BaseException
+            ):  # sys.exit() in a callback of the token: the lease is to be handed over all the same
+                report_exception(f"election {self.key!r}: a callback of the lease's token raised")
         if not lost:
             self._wait_for_work(lease)
             lost = not lease.release() and lease.detected_by is not None

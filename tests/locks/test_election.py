@@ -395,6 +395,26 @@ def test_callbacks_that_raise_end_nothing(clock, caplog, error):
     election.stop()
 
 
+def test_a_callback_of_the_leaders_token_that_calls_sys_exit_ends_nothing(clock, caplog):
+    _, (first, second) = instances(clock)
+
+    def leave():
+        raise SystemExit("from on_cancel")
+
+    def work(lease):
+        lease.cancel.on_cancel(leave)
+        raise ValueError
+
+    a = Leader(first, work=work)
+    clock.advance(1)
+    assert "from on_cancel" in caplog.text
+    assert a.notes == ["acquired", ("lost", "released")]
+    assert second.acquire("k").release()
+    clock.advance(11)
+    assert a.notes.count("acquired") == 2
+    a.election.stop()
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [
