@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: How long closing lets work run on after it was cancelled, in seconds.
 _GRACE = 1.0
+#: What the count of work under a lease is once it was taken back: below 0 whatever begins or ends after that.
+_TAKEN_BACK = -1_000_000
 #: How long all releases of idle leases together may take, at least, in seconds.
 _RELEASES = 5.0
 #: At the end of the process: for work in daemon threads, and for one call of a store.
@@ -66,7 +68,12 @@ def close(
 def _release_idle(locks: Locks, clock: Clock, until: float, release_timeout: float | None) -> None:
     sick = False
     for lease in list(locks._leases):
-        if lease._running:
+        idle = False
+        # No call in between: work that begins is seen here, or sees that the lease is taken back.
+        if lease._running == 0:
+            lease._running = _TAKEN_BACK
+            idle = True
+        if not idle:
             continue
         if sick or clock.monotonic() > until:
             lease._abandon()  # one call after another to a store that does not answer would take for ever

@@ -160,7 +160,7 @@ class Lease:
         self._renewal.expire()
         if self._lost_by is not None:
             raise self._error()
-        if self._renewal.over:
+        if self._renewal.over or self._running < 0:
             raise LockError(f"the lease on {self.key!r} was released")
 
     def _error(self) -> LockLostError:
@@ -259,10 +259,10 @@ class Lease:
         Raises:
             LockLostError: The lease was lost and ``fn`` raised an ``Exception``, which is its cause; or it was lost before.
         """
-        self.raise_if_lost()
         scope = Scope(self)
         try:
             scope.enter()
+            self.raise_if_lost()  # now that who closes sees that it is in use
             return fn(*args, **kwargs)
         except LockLostError:
             raise
@@ -283,10 +283,10 @@ class Lease:
     def __enter__(self) -> Self:
         scope: Scope | None = None
         try:
-            self.raise_if_lost()
             scope = Scope(self)
             self._scopes[scope] = None
             scope.enter()
+            self.raise_if_lost()  # as above
             return self
         except BaseException:  # of a signal handler: the block does not begin, so its end gives nothing back
             if scope is not None:

@@ -188,6 +188,7 @@ class Lock(Guard[Never]):
                 raise not_acquired(acquisition, terms.key, ctx.policy)
             held = _Held(ctx, lease)
             held.begin()
+            lease.raise_if_lost()  # or taken back meanwhile, by who closes
             return held
         except BaseException:  # of a signal handler, where there is a lease: it would be renewed for ever
             if held is not None:

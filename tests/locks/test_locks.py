@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from pyresil import CancelToken, Policy, connect
+from pyresil import CancelToken, Lock, Policy, connect
 from pyresil.context import current_context
 from pyresil.errors import (
     CancelledError,
@@ -20,10 +20,12 @@ from pyresil.errors import (
     StoreUnavailableError,
 )
 from pyresil.locks import Locks
+from pyresil.locks._scope import Scope
 from pyresil.stores._default import default_path, default_url
 from pyresil.stores.base import Held
 from pyresil.stores.memory import MemoryLockStore
 from pyresil.stores.sqlite import SQLiteLockStore
+from pyresil.strategies.lock import _Held
 from pyresil.testing import record_events
 from tests.support.processes import wait_until
 
@@ -503,6 +505,31 @@ def test_close_ends_waiting(clock, store, locks, others, can_wait):
     assert not waiter.is_alive()
     assert isinstance(box["error"], LockError)
     assert "closed" in str(box["error"])
+
+
+@pytest.mark.parametrize("form", ["block", "run", "policy"])
+def test_work_that_begins_as_close_takes_its_lease_back_does_not_run(locks, others, monkeypatch, form):
+    """What closes finds the lease idle; the work begins before that is said."""
+    begins = (_Held, "begin") if form == "policy" else (Scope, "enter")
+    begin, ran = getattr(*begins), []
+
+    def closed_meanwhile(self):
+        locks.close(0)
+        begin(self)
+
+    lease = locks.acquire("k") if form == "run" else None
+    monkeypatch.setattr(*begins, closed_meanwhile)
+    with pytest.raises(LockError, match="released"):
+        if form == "block":
+            with locks.hold("k"):
+                ran.append(1)
+        elif form == "run":
+            lease.run(ran.append, 1)
+        else:
+            Policy(Lock("k", store=locks)).call(ran.append, 1)
+    assert ran == []
+    assert current_context() is None
+    assert others.acquire("k").held
 
 
 def test_two_may_close_at_once(clock, locks):
