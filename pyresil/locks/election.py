@@ -226,9 +226,7 @@ class Election:
         if not lost and not lease.cancel.is_set():
             try:
                 self._tell_to_stop(lease)
-            except (
-                BaseException
-            ):  # sys.exit() in a callback of the token: the lease is to be handed over all the same
+            except BaseException:  # sys.exit() in somebody's callback: the lease is handed over all the same
                 report_exception(f"election {self.key!r}: a callback of the lease's token raised")
         if not lost:
             self._wait_for_work(lease)
