@@ -140,7 +140,17 @@ class LockCommand:
         def read():
             return path.read_text(encoding="utf-8") if path.exists() else ""
 
-        return wait_until(read, timeout, f"text in {name}")
+        try:
+            return wait_until(read, timeout, f"text in {name}")
+        except AssertionError as error:
+            for process in self.started:
+                if process.poll() is None:
+                    error.add_note(f"still runs: {process.args[3:]}")
+                else:
+                    error.add_note(
+                        f"ended with {process.returncode}: {process.args[3:]}, {process.communicate()}"
+                    )
+            raise
 
     def close(self):
         for process in self.started:
