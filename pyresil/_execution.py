@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyresil._guards import Guards, left_early, raise_other, unjudged
 from pyresil._observe import tell
-from pyresil.context import UNSET, _current, current_context, set_current
+from pyresil.context import UNSET, _current, cell_in_current, leave_cell
 from pyresil.errors import PolicyUsageError
 from pyresil.outcome import Failure, Success
 from pyresil.strategy import Guard
@@ -42,13 +42,13 @@ def _outcome_of(ctx: Context, error: BaseException | None) -> Outcome[Any]:
 class Attempt:
     """One attempt of a retry loop: ``with attempt as ctx:`` runs it."""
 
-    __slots__ = ("_guards", "_loop", "_outer", "_state", "ctx")
+    __slots__ = ("_cell", "_guards", "_loop", "_state", "ctx")
 
     def __init__(self, loop: _Loop, ctx: Context, guards: Guards) -> None:
         self.ctx = ctx
         self._loop = loop
         self._guards = guards
-        self._outer: Context | None = None
+        self._cell: list[Any] | None = None
         self._state = "new"
 
     @property
@@ -61,9 +61,9 @@ class Attempt:
             raise PolicyUsageError(
                 "an attempt of a retry loop can be entered only once", self._loop.policy.name
             )
-        self._outer = _current.get()
+        self._cell = cell_in_current(self.ctx)
         self._state = "entered"
-        set_current(self.ctx)
+        _current.set(self._cell)
         return self.ctx
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> bool:
@@ -75,7 +75,9 @@ class Attempt:
                 raise_other(loop.outcome, error)
             return again
         finally:
-            _current.set(self._outer)
+            if self._cell is not None:
+                self._cell[0] = None  # no call: nothing comes before it
+            leave_cell(self._cell)
             loop.outcome = None
             self.ctx._close_token()
 
@@ -173,26 +175,28 @@ class _Attempts:
         if loop.finished:
             raise StopIteration
         outer = _current.get()
+        cell = [loop.ctx, None, None, outer]
         try:
-            set_current(loop.ctx)
+            _current.set(cell)
             if last is None:
                 self._started = True
                 loop.begin()
                 ctx = loop.ctx
             else:
                 ctx = loop.pause(last.number)
-            return self._admit(ctx)
+            return self._admit(ctx, cell)
         finally:
+            cell[0] = None
             _current.set(outer)
             loop.outcome = None
 
-    def _admit(self, ctx: Context) -> Attempt:
+    def _admit(self, ctx: Context, cell: list[Any]) -> Attempt:
         """Enter the inner guards; a rejection there is judged like any error."""
         loop = self._loop
         while True:
             self._last = attempt = Attempt(loop, ctx, Guards(self._inner))
             try:
-                set_current(ctx)
+                cell[0] = ctx
                 attempt._guards.enter(ctx)
                 return attempt
             except BaseException as error:
@@ -206,8 +210,8 @@ class _Attempts:
         """End the execution unjudged, unless it has ended."""
         last, self._last = self._last, None
         if last is not None:
-            if last._state == "entered" and current_context() is last.ctx:
-                _current.set(last._outer)
+            if last._state == "entered":
+                leave_cell(last._cell)
             last._state = "done"
             last._guards.leave(left_early())  # no effect on those that were left
         if self._started:
@@ -224,7 +228,7 @@ class Execution:
 
     _used = False
     _ctx: Context
-    _outer: Context | None = None
+    _cell: list[Any] | None = None
     #: While the block runs.
     _guards: Guards | None = None
     _begun = 0.0
@@ -257,14 +261,15 @@ class Execution:
             guards.append(strategy)
         self._ctx = ctx = self._begin()
         self._begun = ctx.clock.monotonic()
-        self._outer = _current.get()
+        self._cell = cell_in_current(ctx)
         try:
-            set_current(ctx)
+            _current.set(self._cell)
             self._guards = Guards(guards)
             self._guards.enter(ctx)
             return ctx
         except BaseException as error:
-            _current.set(self._outer)
+            self._cell[0] = None
+            leave_cell(self._cell)
             self._close()
             if isinstance(error, Exception):
                 tell(ctx, self._begun, Failure(error))
@@ -284,7 +289,9 @@ class Execution:
                 tell(ctx, self._begun, after)
             raise_other(after, error)
         finally:
-            _current.set(self._outer)
+            if self._cell is not None:
+                self._cell[0] = None  # no call: nothing comes before it
+            leave_cell(self._cell)
             self._close()
             before = after = None
 
@@ -317,6 +324,5 @@ class Execution:
     def __del__(self) -> None:
         # A signal handler raised before the block's end could be told: nobody else holds this object.
         if self._guards is not None:
-            if current_context() is self._ctx:
-                _current.set(self._outer)
+            leave_cell(self._cell)
             self._close()

@@ -304,19 +304,37 @@ class Context:
     def _enter(self, run: Callable[[Context], Any]) -> Any:
         """Run something with this context as the current one."""
         outer = _current.get()
+        cell = [self, None, None, outer]
         try:
-            set_current(self)
+            _current.set(cell)
             return run(self)
         finally:
+            cell[0] = None  # it may be copied, or an open generator may set it back: see `leave_cell`
             _current.set(outer)
 
     def __repr__(self) -> str:
         return f"<Context policy={self.policy!r} attempt={self.attempt}>"
 
 
-def set_current(ctx: Context | None) -> None:
-    """Make ``ctx`` the innermost one."""
-    _current.set(None if ctx is None else [ctx, None, None, None])
+def cell_in_current(ctx: Context) -> list[Any]:
+    """A cell for ``ctx`` inside what is current; who puts it into the variable takes it out with `leave_cell`."""
+    outer = _current.get()
+    while outer is not None and outer[0] is None:  # those calls are over
+        outer = outer[3]
+    return [ctx, None, None, outer]
+
+
+def leave_cell(cell: list[Any] | None) -> None:
+    """A stretch of work is over: wherever its cell is still found, it stands for what is around it. Twice is once."""
+    if cell is None:
+        return
+    cell[0] = None
+    # In force it may be no more: a generator is closed in the middle of other work, or by the collector in another thread.
+    current = _current.get()
+    while current is not None and current is not cell:
+        current = current[3]
+    if current is not None:
+        _current.set(cell[3])
 
 
 def current_context() -> Context | None:

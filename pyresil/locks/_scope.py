@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyresil.cancel import CancelToken
-from pyresil.context import UNSET, Context, _lease, current_context, set_current
+from pyresil.context import UNSET, Context, _current, _lease, cell_in_current, current_context, leave_cell
 from pyresil.context import Scope as ContextScope
 
 if TYPE_CHECKING:
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 class Scope:
     """A stretch of work under a lease: what `current_lease` and the current context are in it."""
 
-    __slots__ = ("_ctx", "_lease", "_outer", "_outer_lease", "_state", "_token")
+    __slots__ = ("_cell", "_ctx", "_lease", "_outer", "_outer_lease", "_state", "_token")
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
         self._ctx: Context | None = None
+        self._cell: list[Any] | None = None
         self._outer: Context | None = None
         self._outer_lease: Any = None
         self._token: CancelToken | None = None
@@ -44,9 +45,10 @@ class Scope:
             ctx._scope._token = token
         ctx._lease = lease
         self._ctx = ctx
+        self._cell = cell = cell_in_current(ctx)
         lease._running += 1
         self._state = 1
-        set_current(ctx)
+        _current.set(cell)
         _lease.set(lease)
 
     def leave(self) -> None:
@@ -60,8 +62,7 @@ class Scope:
             # Only what is ours: the block may end in another thread than it began in.
             if _lease.get() is self._lease:
                 _lease.set(self._outer_lease)
-            if current_context() is ctx:
-                set_current(outer)
+            leave_cell(self._cell)
             if ctx is not None:
                 if outer is None:
                     ctx._close()
@@ -73,4 +74,4 @@ class Scope:
                 self._token._close()
             self._lease._running -= 1
             self._state = 2
-            self._ctx = self._outer = self._token = None
+            self._ctx = self._outer = self._token = self._cell = None

@@ -393,6 +393,48 @@ def test_a_change_in_a_copied_context_stays_there():
         assert current_context() is ctx
 
 
+def test_what_copied_the_context_finds_what_is_around_an_execution_that_has_ended():
+    copies = []
+    policy = Policy(Retry(1), name="inner")
+    with Policy(name="outer").execute() as outer:
+        with Policy().execute():
+            copies.append(contextvars.copy_context())
+        for attempt in policy.execute():
+            with attempt:
+                copies.append(contextvars.copy_context())
+        for form in (policy.call, policy.options(key=1).call):
+            form(lambda: copies.append(contextvars.copy_context()))
+        assert [copied.run(current_context) for copied in copies] == [outer] * 4
+    assert [copied.run(current_context) for copied in copies] == [None] * 4
+
+
+def test_a_generator_that_is_closed_late_brings_nothing_back_that_has_ended():
+    def rows():
+        with Policy(name="rows").execute():
+            yield current_context()
+
+    def begun():
+        generator = rows()
+        assert next(generator).policy == "rows"
+        return generator
+
+    def work():
+        with Policy(name="began in").execute(deadline="1h"):
+            one, two = begun(), begun()
+        assert current_context() is None
+        one.close()
+        assert current_context() is None
+        with Policy(name="closed in").execute() as ctx:
+            two.close()
+            assert current_context() is ctx
+        three = Policy().options(deadline="1h").call(begun)
+        assert current_context() is None
+        three.close()
+        assert current_context() is None
+
+    contextvars.copy_context().run(work)
+
+
 def test_under_gevent_each_greenlet_has_its_own():
     done = run_python(
         """

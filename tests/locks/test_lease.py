@@ -580,3 +580,22 @@ def test_a_report_inside_a_block_is_the_executions(clock, locks):
         with locks.hold("k"):
             current_context().report("result")
         assert ctx._reported == "result"
+
+
+def test_a_block_inside_a_call_that_has_ended_leaves_nothing_of_it_behind(clock, locks):
+    policy = Policy(clock=clock)
+
+    def in_a_block():
+        with locks.acquire("k"):
+            pass
+        current_context().cancel.cancel("this call alone")
+
+    def in_a_run():
+        with locks.hold("k") as lease:
+            lease.run(int)
+        current_context().cancel.cancel("this call alone")
+
+    for work in (in_a_block, in_a_run):
+        policy.call(work)
+        assert current_context() is None
+        assert policy.call(lambda: current_context().cancel.is_set()) is False
