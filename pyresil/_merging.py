@@ -8,6 +8,7 @@ a marker names its own wrapper.
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pyresil._functions import describe_function, require_plain_function
@@ -132,9 +133,13 @@ def _marker(fn: Any) -> _Marker | None:
 
 
 def markers_of(fn: Any) -> list[_Marker]:
-    """The markers of ``fn`` and of everything it wraps, the outermost first."""
+    """The markers of ``fn`` and of everything it wraps, the outermost first; also through methods and ``partial``."""
     found: list[_Marker] = []
     for _ in range(100):
+        if isinstance(fn, partial):
+            fn = fn.func
+            continue
+        fn = getattr(fn, "__func__", fn)
         marker = _marker(fn)
         if marker is not None:
             found.append(marker)

@@ -120,11 +120,7 @@ _SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 
 def _watch_views(app: Flask) -> None:
     """Before the first request: a retry on a view is held to safe methods, unless it says ``idempotent=True``."""
-    guarded: dict[int, Callable[..., Any]] = {}  # by id: not every callable can be hashed
     looked = False
-
-    def may_repeat(ctx: Context) -> bool:
-        return not has_request_context() or request.method in _SAFE or id(ctx._work[0]) not in guarded
 
     def look() -> None:
         nonlocal looked
@@ -137,8 +133,7 @@ def _watch_views(app: Flask) -> None:
                 entry = marker.given.get("retry")
                 if stage is None or (isinstance(entry, dict) and entry.get("idempotent")):
                     continue
-                guarded[id(marker.fn)] = marker.fn
-                stage[1].__dict__["may_repeat"] = may_repeat
+                _hold_to_safe_methods(stage[1], marker.fn)
                 if entry is not None and unsafe:
                     logger().warning(
                         "view %r: @retry reruns it for GET, HEAD and OPTIONS only; give idempotent=True where %s may be repeated",
@@ -151,9 +146,21 @@ def _watch_views(app: Flask) -> None:
     app.before_request(look)
 
 
+def _hold_to_safe_methods(retry: Any, view: Callable[..., Any]) -> None:
+    """Have a retry rerun a view for safe methods only. Several views may share it, also those of several applications."""
+    # By id: not every callable can be hashed.
+    views: dict[int, Callable[..., Any]] = retry.__dict__.setdefault("_views", {})
+    views[id(view)] = view
+
+    def may_repeat(ctx: Context) -> bool:
+        return not has_request_context() or request.method in _SAFE or id(ctx._work[0]) not in views
+
+    retry.__dict__["may_repeat"] = may_repeat
+
+
 def _markers(view: Any) -> list[Any]:
     """What our decorators left on a view function, or on the methods of a class-based view."""
-    found = list(markers_of(view))
+    found = [*markers_of(view), *markers_of(getattr(type(view), "__call__", None))]  # noqa: B004 - the function itself
     cls = getattr(view, "view_class", None)
     if cls is not None:
         for name in ("dispatch_request", "get", "head", "options", "post", "put", "patch", "delete"):

@@ -18,6 +18,7 @@ from pyresil import (
     RateLimit,
     RateLimitedError,
     Registry,
+    Retry,
     StoreUnavailableError,
     TimeoutExceededError,
     TimeoutSaturatedError,
@@ -240,6 +241,55 @@ def test_a_class_based_view_is_held_to_it_too():
     app.add_url_rule("/", view_func=Orders.as_view("orders"))
     app.test_client().post("/")
     assert len(calls) == 1
+
+
+class Orders:
+    """Views that are no plain functions."""
+
+    def __init__(self):
+        self.calls = []
+
+    @retry(attempts=3, backoff=NOW)
+    def create(self):
+        self.calls.append(1)
+        raise ConnectionError("down")
+
+    __call__ = create
+
+    @rate_limit("1/minute")
+    def show(self):
+        return "one"
+
+
+@pytest.mark.parametrize(
+    "view", [lambda made: made.create, lambda made: functools.partial(made.create), lambda made: made]
+)
+def test_a_view_that_is_a_method_is_held_to_it_too(view):
+    app = Flask("shop")
+    Pyresil(app)
+    made = Orders()
+    app.add_url_rule("/", "create", view(made), methods=["GET", "POST"])
+    app.test_client().post("/")
+    assert len(made.calls) == 1
+    app.test_client().get("/")
+    assert len(made.calls) == 4
+
+
+def test_a_methods_own_limit_is_its_own():
+    app = Flask("shop")
+    Pyresil(app)
+    app.add_url_rule("/", view_func=Orders().show)
+    client = app.test_client()
+    client.get("/")
+    assert client.get("/").status_code == 429
+
+
+def test_a_retry_that_views_of_two_applications_share_is_held_to_it_in_both():
+    shared = Retry(3, NOW)
+    (one, in_one), (two, in_two) = counting_app(retry(shared)), counting_app(retry(shared))
+    for client in (one, two, one):
+        client.post("/")
+    assert (len(in_one), len(in_two)) == (2, 1)
 
 
 def test_a_views_own_limit_under_somebody_elses_decorator():
