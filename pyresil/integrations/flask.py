@@ -61,6 +61,11 @@ _ANSWERS: Final[dict[type[PyresilError], _Answer]] = {
 _TOO_MANY = _Answer(429, "Too Many Requests", "Rate limit exceeded")
 
 
+_MAP_ERRORS: Final = "PYRESIL_MAP_ERRORS"
+#: Environment variables of the library, which are no configuration of the extension but may be loaded into it.
+_ENVIRONMENT: Final = ("PYRESIL_STORE", "PYRESIL_LOCK_")
+
+
 class Pyresil(Configured):
     """The extension.
 
@@ -96,14 +101,17 @@ class Pyresil(Configured):
         """Set an application up; the same object may serve several.
 
         Raises:
-            ConfigurationError: It was set up before, or ``PYRESIL_MAP_ERRORS`` is not a bool.
+            ConfigurationError: It was set up before, ``PYRESIL_MAP_ERRORS`` is not a bool, or the configuration has another key
+                that begins with ``PYRESIL_`` and is no environment variable of the library.
         """
         if "pyresil" in app.extensions:
             raise ConfigurationError(f"Pyresil: application {app.name!r} is set up already")
         check = Checker("Pyresil")
-        map_errors = check.boolean(
-            "PYRESIL_MAP_ERRORS", app.config.get("PYRESIL_MAP_ERRORS", self.map_errors)
-        )
+        map_errors = check.boolean(_MAP_ERRORS, app.config.get(_MAP_ERRORS, self.map_errors))
+        for key in app.config:
+            ours = isinstance(key, str) and key.startswith("PYRESIL_") and not key.startswith(_ENVIRONMENT)
+            if ours and key != _MAP_ERRORS:  # its value may be a secret
+                check.faults.append(f"no config key {key!r}; known is {_MAP_ERRORS}")
         check.done()
         app.extensions["pyresil"] = self
         _watch_views(app)

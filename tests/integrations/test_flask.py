@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 
 import pytest
 from flask import Flask
@@ -138,6 +139,25 @@ def test_a_wrong_config_value_is_named():
     app.config["PYRESIL_MAP_ERRORS"] = "no"
     with pytest.raises(ConfigurationError, match="PYRESIL_MAP_ERRORS must be True or False, got 'no'"):
         Pyresil(app)
+
+
+def test_an_unknown_config_key_is_named_with_all_other_faults():
+    app = Flask("shop")
+    app.config.update(PYRESIL_MAP_ERROR="secret", PYRESIL_MAP_ERRORS=1)
+    with pytest.raises(ConfigurationError) as caught:
+        Pyresil(app)
+    assert "PYRESIL_MAP_ERRORS must be True or False, got 1" in str(caught.value)
+    assert "no config key 'PYRESIL_MAP_ERROR'; known is PYRESIL_MAP_ERRORS" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert "pyresil" not in app.extensions
+
+
+def test_a_config_loaded_from_the_environment_may_have_its_variables(monkeypatch):
+    for name in ("STORE", "LOCK_KEY", "LOCK_TOKEN", "LOCK_OWNER", "LOCK_TTL"):
+        monkeypatch.setenv(f"PYRESIL_{name}", "1")
+    app = Flask("shop")
+    app.config.from_mapping(os.environ)
+    Pyresil(app)
 
 
 def test_a_decorated_view_rejects_with_an_answer():
