@@ -299,13 +299,15 @@ def _close(given_up: Any) -> None:
 class _Execution:
     """One request under a policy: its attempts, and the responses that have to be closed."""
 
-    __slots__ = ("_attempt", "_over", "_request", "_responses", "_sent")
+    __slots__ = ("_attempt", "_over", "_refused", "_request", "_responses", "_sent")
 
     def __init__(self, request: PreparedRequest, attempt: Callable[[], Response]) -> None:
         self._request = request
         self._attempt = attempt
         #: With the number of the attempt each came of; copies of a hedge have one number.
         self._responses: list[tuple[int, Response]] = []
+        #: The same for responses that an error brought (a hook calls `raise_for_status`). That of the last one is the caller's.
+        self._refused: list[tuple[int, Response]] = []
         self._sent = False
         self._over = False
 
@@ -346,6 +348,9 @@ class _Execution:
         except Exception as error:
             if is_local(error) or (ctx.cancel.is_set() and ctx.cancel.reason is error):
                 raise LocalError(error) from None
+            refused = getattr(error, "response", None)
+            if isinstance(refused, requests.Response):
+                self._refused.append((ctx.attempt, refused))
             raise
         self._responses.append((ctx.attempt, answer))
         if self._over:
@@ -354,10 +359,11 @@ class _Execution:
 
     def _close_before(self, attempt: int) -> None:
         """What earlier attempts brought was given up: it holds connections until it is closed."""
-        for item in list(self._responses):
-            if item[0] < attempt:
-                self._responses.remove(item)
-                item[1].close()
+        for given_up in (self._responses, self._refused):
+            for item in list(given_up):
+                if item[0] < attempt:
+                    given_up.remove(item)
+                    item[1].close()
 
     def _close_others(self, answer: Any) -> None:
         while self._responses:

@@ -344,6 +344,19 @@ def test_responses_that_are_given_up_give_their_connection_back(make, flaky, ups
     assert session.get(upstream.url("http", "/ok"), timeout=2).text == "ok"
 
 
+def test_a_response_that_a_hook_refuses_gives_its_connection_back_before_the_next_attempt(make, flaky):
+    url, key = flaky(fail=2, status=503)
+    session = make(Retry(attempts=3, backoff=FAST), pool_maxsize=1, pool_block=True, timeout="5s")
+    session.hooks["response"].append(lambda response, *args, **kwargs: response.raise_for_status())
+    assert session.get(url).text == "ok"
+    assert len(flaky.seen(key)) == 3
+    url, key = flaky(fail=9, status=503)
+    with pytest.raises(requests.HTTPError) as caught:
+        session.get(url)
+    assert len(flaky.seen(key)) == 3
+    assert caught.value.response.text == "try again", "the last one is the caller's"
+
+
 def test_the_callers_discard_is_kept(make, flaky):
     given_up = []
     url, _ = flaky(fail=2)
