@@ -76,6 +76,8 @@ class PyresilError(Exception):
 
     code: ClassVar[str] = "PYRESIL_ERROR"
     policy: str | None = None
+    #: Attributes that are left out where it is pickled.
+    _left_out: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, message: str = "", policy: str | None = None) -> None:
         super().__init__(message)
@@ -90,7 +92,9 @@ class PyresilError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # What somebody hung on the error must not make it unpicklable.
-        state = {name: _picklable(value) for name, value in self.__dict__.items()}
+        state = {
+            name: _picklable(value) for name, value in self.__dict__.items() if name not in self._left_out
+        }
         return _rebuild, (type(self), tuple(_picklable(value) for value in self.args), state)
 
     def __copy__(self) -> PyresilError:
@@ -122,6 +126,7 @@ class TimeoutExceededError(PyresilError, TimeoutError):
 
     code = "TIMEOUT"
     deadline: float | None = None
+    _left_out: ClassVar[tuple[str, ...]] = ("deadline",)
 
     def __init__(self, limit: float | None = None, policy: str | None = None) -> None:
         # One argument only: OSError, a base, reads two as (errno, strerror).
@@ -132,11 +137,6 @@ class TimeoutExceededError(PyresilError, TimeoutError):
     def __str__(self) -> str:
         within = "the deadline passed" if self.limit is None else f"timed out after {self.limit:g} s"
         return f"{within} (policy {self.policy!r})" if self.policy else within
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        rebuild, (cls, args, state) = super().__reduce__()
-        state.pop("deadline", None)
-        return rebuild, (cls, args, state)
 
 
 class CancelledError(PyresilError):

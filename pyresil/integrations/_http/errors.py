@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import requests
 
@@ -19,6 +19,8 @@ class _OfRequest:
     phase: str | None = None
     request: Any = None
     response: Any = None
+    #: Its headers carry credentials, and its body may be of any size.
+    _left_out: ClassVar[tuple[str, ...]] = ("deadline", "request")
 
     def __str__(self) -> str:
         text = super().__str__()

@@ -241,6 +241,15 @@ class TestErrors:
         assert (cancelled.reason, cancelled.policy) == ("why", "p")
         assert isinstance(copy.copy(cancelled), RequestCancelledError)
 
+    def test_the_request_is_not_pickled_with_them(self):
+        request = requests.Request("POST", "http://host/", {"Authorization": "secret"}, data=b"body").prepare()
+        for error in (self.timeout(), RequestCancelledError()):
+            error.request = request
+            stored = pickle.dumps(error)
+            assert b"secret" not in stored
+            assert pickle.loads(stored).request is None
+            assert copy.copy(error).request is request
+
     def test_no_cycle_keeps_the_locals_of_a_failed_call(self, session, upstream):
         import gc
         import weakref
