@@ -212,6 +212,7 @@ class CancelToken(Configured):
             except BaseException:
                 self._fire()  # those who wait are woken all the same
                 raise
+            _Registration(self, callback).remove()  # a token above may live as long as the process
 
     def _cancel_soon(self, reason: object) -> None:
         """`cancel` for the watchdog: who waits is woken here and now, the user's callbacks run on the dispatch thread."""
@@ -224,7 +225,7 @@ class CancelToken(Configured):
         for callback in list(self._callbacks):
             if callback.quick:
                 callback.fire()
-                self._callbacks.pop(callback, None)
+                _Registration(self, callback).remove()
         if self._callbacks:
             post(self._fire)
 
@@ -340,9 +341,8 @@ class CancelToken(Configured):
 
     def _arm(self) -> None:
         left = self.remaining()
-        if left is None or self._timer is not None:
-            return
-        self._timer = call_later(self._clock, left, self._time_is_up)
+        if left is not None and self._timer is None:
+            self._timer = call_later(self._clock, left, self._time_is_up)
 
     def _time_is_up(self) -> None:
         self._timer = None

@@ -258,3 +258,20 @@ def test_a_callback_that_interrupts_keeps_nobody_waiting():
     with pytest.raises(KeyboardInterrupt):
         token.cancel()
     assert woken == [True]
+
+
+def test_a_token_above_keeps_nothing_of_children_that_were_set():
+    clock = ManualClock()
+    above = CancelToken(clock=clock)
+    seen = []
+    for timeout in (None, "1s"):
+        child = above.child().child(timeout)
+        event = child.as_event()
+        child.on_cancel(lambda: seen.append(1))
+        if timeout is None:
+            child.cancel()
+        else:
+            clock.advance("1s")
+        assert event.is_set()
+    assert seen == [1, 1]
+    assert not above._callbacks
