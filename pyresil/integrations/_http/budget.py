@@ -136,7 +136,7 @@ class Budget:
         hook = Hook(parker.unpark)
         try:
             self.watch(hook)
-            while not SYSTEM.park(parker, self.left()):
+            while not SYSTEM.park_for_work(parker, self.left()):
                 pass  # the time was up, or nearly: `left` knows
         finally:
             self.unwatch(hook)

@@ -37,10 +37,12 @@ class BoundQueue(queue.LifoQueue[Any]):
                 call.phase = "while waiting for a connection of the pool"
                 try:
                     call.budget.park(parker)
-                except Stop:
+                except BaseException as error:  # also of a signal handler, or of who kills a greenlet
+                    self._wake_another(parker)
+                    if not isinstance(error, Stop):
+                        raise
                     # urllib3 knows what to do about an empty queue only: anything else would put back a connection more.
                     call.stopped = True
-                    self._wake_another(parker)
                     raise queue.Empty from None
             finally:
                 self._waiting.pop(parker, None)

@@ -242,7 +242,9 @@ class TestErrors:
         assert isinstance(copy.copy(cancelled), RequestCancelledError)
 
     def test_the_request_is_not_pickled_with_them(self):
-        request = requests.Request("POST", "http://host/", {"Authorization": "secret"}, data=b"body").prepare()
+        request = requests.Request(
+            "POST", "http://host/", {"Authorization": "secret"}, data=b"body"
+        ).prepare()
         for error in (self.timeout(), RequestCancelledError()):
             error.request = request
             stored = pickle.dumps(error)

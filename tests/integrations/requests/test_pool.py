@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import threading
 import time
@@ -10,7 +11,12 @@ import pytest
 import requests
 
 from pyresil import CancelledError, CancelToken, Policy, TimeoutExceededError
+from pyresil.clock import Parker
+from pyresil.integrations._http.budget import Budget
+from pyresil.integrations._http.call import Call, active
+from pyresil.integrations._http.pools import BoundQueue
 from pyresil.integrations.requests import ResilientAdapter, ResilientSession
+from pyresil.testing import instant
 from tests.support.depth import times
 from tests.support.processes import wait_until
 
@@ -170,6 +176,56 @@ class TestBlockingPool:
         for thread in threads:
             thread.join()
         assert answers == ["ok"] * 80
+
+
+class Interrupted(Budget):
+    """That of a call into which a signal handler raises just as it is woken."""
+
+    def park(self, parker):
+        super().park(parker)
+        raise KeyboardInterrupt
+
+
+def test_a_waiter_that_is_woken_and_interrupted_wakes_the_next_one():
+    idle = BoundQueue()
+    got = []
+
+    def wait(budget):
+        active.set(Call(budget, None))
+        try:
+            got.append(idle.get(timeout=None))
+        except KeyboardInterrupt:
+            got.append("interrupted")
+        except queue.Empty:
+            got.append("nothing")
+
+    threads = []
+    for number, budget in enumerate((Interrupted(), Budget((), 3.0)), 1):
+        threads.append(threading.Thread(target=wait, args=(budget,)))
+        threads[-1].start()
+        wait_until(lambda number=number: len(idle._waiting) == number, 2, "a waiter")
+    idle.put("connection")
+    for thread in threads:
+        thread.join()
+    assert sorted(got) == ["connection", "interrupted"]
+
+
+class Counted(Budget):
+    """Counts how often it was looked at."""
+
+    looks = 0
+
+    def left(self):
+        Counted.looks += 1
+        return super().left()
+
+
+def test_a_wait_for_another_thread_does_not_spin_where_sleeps_are_left_out():
+    parker = Parker()
+    threading.Timer(0.1, parker.unpark).start()
+    with instant():
+        Counted((), 5.0).park(parker)
+    assert Counted.looks < 10
 
 
 def test_a_response_that_nobody_closes_is_closed_with_the_object(upstream, nothing_left):
