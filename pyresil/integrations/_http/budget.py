@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _monotonic = SYSTEM.monotonic
 
+#: The longest wait at a time, in seconds: ``poll`` counts milliseconds in 32 bits. Who waits looks again afterwards.
+LONGEST_WAIT = 20 * 86400.0
+
 
 class Stop(Exception):  # noqa: N818 - it never leaves the package
     """The budget of a call is spent. Not an ``OSError``, or urllib3 would wrap it as a fault of the connection."""
@@ -87,7 +90,7 @@ class Budget:
             self._limit = limit
 
     def left(self) -> float | None:
-        """Seconds left, above 0; None without a deadline.
+        """Seconds left, above 0 and at most `LONGEST_WAIT`; None without a deadline.
 
         Raises:
             Stop: Nothing is left, or a token was cancelled.
@@ -106,7 +109,7 @@ class Budget:
                 if more <= 0.0:
                     raise Stop
                 left = more if left is None else min(left, more)
-        return left
+        return left if left is None or left < LONGEST_WAIT else LONGEST_WAIT
 
     def spent(self) -> bool:
         """Whether nothing is left."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyresil._watchdog import call_later
 from pyresil.clock import SYSTEM
-from pyresil.integrations._http.budget import Hook, Stop
+from pyresil.integrations._http.budget import LONGEST_WAIT, Hook, Stop
 from pyresil.integrations._http.errors import UNSENT
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Call:
     def _timer(self, hook: Hook) -> TimerHandle | None:
         """Have the watchdog cut the connection at the deadline, where socket timeouts bound single waits only."""
         left = self.budget.left()
-        return None if left is None else call_later(SYSTEM, left, hook.fire)
+        return None if left is None or left == LONGEST_WAIT else call_later(SYSTEM, left, hook.fire)
 
 
 class Connecting:

@@ -170,3 +170,10 @@ def test_tls_within_the_tls_of_a_proxy_is_bounded(session, upstream, watch, stop
 def test_a_tls_handshake_behind_a_connect_proxy_is_bounded(session, upstream, watch):
     session.proxies = {"https": f"http://127.0.0.1:{upstream.ports['proxy-good']}"}
     expect_deadline(watch, lambda: session.get(f"https://127.0.0.1:{upstream.ports['silent']}/"))
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("timeout", ["30d", ("30d", None), None])
+def test_a_limit_of_months_is_one_too(session, upstream, scheme, timeout):
+    answer = Policy().options(deadline="60d").call(session.get, upstream.url(scheme, "/ok"), timeout=timeout)
+    assert answer.text == "ok"
