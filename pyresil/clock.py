@@ -128,6 +128,10 @@ class Clock(ABC):
         """
         return None
 
+    def __deepcopy__(self, memo: object) -> Clock:
+        # A copy of a policy lives in the same time, and waits where this clock can move it.
+        return self
+
 
 class SystemClock(Clock):
     """The machine's own clocks."""

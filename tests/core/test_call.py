@@ -30,7 +30,8 @@ from pyresil import (
     Timeout,
     current_context,
 )
-from pyresil.testing import InstantClock
+from pyresil.clock import SYSTEM
+from pyresil.testing import InstantClock, ManualClock
 from tests.core.helpers import Again, Flaky, Noted
 from tests.support.processes import run_python
 
@@ -437,6 +438,13 @@ def test_a_deep_copy_drops_in_a_forked_child_what_its_original_drops():
 def test_a_shallow_copy_shares_the_strategies():
     bulkhead = Bulkhead(1)
     assert copy.copy(Policy(bulkhead)).call(lambda: bulkhead.stats().active) == 1
+
+
+@pytest.mark.parametrize("clock", [SYSTEM, ManualClock()])
+def test_a_deep_copy_lives_in_the_same_time(clock):
+    copied = copy.deepcopy(Policy(Timeout("1s"), clock=clock))
+    assert copied.clock is copied.strategies[0].clock is clock
+    assert copied.call(lambda: current_context().clock) is clock
 
 
 def test_describe_names_functions_and_keeps_plain_values():
