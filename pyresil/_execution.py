@@ -127,7 +127,11 @@ class _Loop:
             return False
         delay = None
         if self.stepper is not None and not unjudged(outcome):
-            delay = self.stepper.after(outcome)
+            try:
+                delay = self.stepper.after(outcome)
+            except BaseException as error:  # of the caller's back-off, or of a predicate
+                self._end_with(error)
+                raise
         if delay is None:
             self.finish(outcome)
             return False

@@ -426,6 +426,22 @@ def test_a_judge_that_raises_ends_the_loop_and_leaves_the_guards():
     assert (guard.inside, inner.inside) == (0, 0)
 
 
+def test_a_back_off_that_raises_is_how_the_execution_ends_as_in_a_call():
+    def refuses(attempt, outcome):
+        raise KeyError("no idea")
+
+    def work():
+        raise ValueError
+
+    for form in (run, Policy.call):
+        guard = Noted()
+        with record_events(Executed) as events, pytest.raises(KeyError, match="no idea"):
+            form(policy_of(guard, Retry(3, refuses)), work)
+        assert guard.notes == [("guard", "enter"), ("guard", "KeyError")]
+        assert [type(event.outcome.error) for event in events] == [KeyError]
+        assert current_context() is None
+
+
 def test_two_loops_of_one_policy_do_not_meet():
     policy = policy_of(Retry(2))
     numbers = []
