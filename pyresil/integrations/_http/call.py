@@ -44,7 +44,9 @@ class Cut:
     def attach(self, sock: Any) -> None:
         """Duplicate the descriptor of ``sock``."""
         self.close()
-        self._raw = RawSocket(sock.family, sock.type, sock.proto, fileno=os.dup(sock.fileno()))
+        # What stands for a socket (TLS within TLS, pyOpenSSL) does not say; the descriptor does.
+        known = (sock.family, sock.type, sock.proto) if isinstance(sock, socket.socket) else (-1, -1, -1)
+        self._raw = RawSocket(*known, fileno=os.dup(sock.fileno()))
 
     def hold(self) -> None:
         """One more holder."""

@@ -167,6 +167,13 @@ def test_tls_within_the_tls_of_a_proxy_is_bounded(session, upstream, watch, stop
     STOPS[stop](watch, lambda: session.get(f"https://127.0.0.1:{upstream.ports['silent']}/"))
 
 
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:{proxy-good}", "https://127.0.0.1:{proxy-tls}"])
+def test_a_connection_of_an_unbounded_call_serves_a_bounded_one(session, upstream, proxy):
+    session.proxies = {"https": proxy.format(**upstream.ports)}
+    for timeout in (None, 5, None):
+        assert session.get(upstream.url("https", "/ok"), timeout=timeout).text == "ok"
+
+
 def test_a_tls_handshake_behind_a_connect_proxy_is_bounded(session, upstream, watch):
     session.proxies = {"https": f"http://127.0.0.1:{upstream.ports['proxy-good']}"}
     expect_deadline(watch, lambda: session.get(f"https://127.0.0.1:{upstream.ports['silent']}/"))
