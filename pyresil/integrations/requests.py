@@ -295,10 +295,12 @@ class ResilientSession(Configured, requests.Session):
         def attempt() -> Response:
             budget = current_budget(limits.whole(), None if around is None else around.budget)
             outer = current_attempt.get()
-            current_attempt.set(Attempt(self, budget))
+            mine = Attempt(self, budget)
+            current_attempt.set(mine)
             try:
                 return send(request, **kwargs)
             finally:
+                mine.session = mine.budget = None  # whoever copied the context is no longer in it
                 current_attempt.set(outer)  # not `reset`, see `active`
 
         return attempt() if self._policies is None else self._policies.run(request, attempt)

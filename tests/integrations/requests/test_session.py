@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import io
 import threading
 import time
@@ -355,6 +356,15 @@ def test_a_response_that_a_hook_refuses_gives_its_connection_back_before_the_nex
         session.get(url)
     assert len(flaky.seen(key)) == 3
     assert caught.value.response.text == "try again", "the last one is the caller's"
+
+
+def test_a_context_that_was_copied_in_an_attempt_is_not_bounded_by_it_for_ever(make, upstream):
+    session, copies = make(timeout="0.3s"), []
+    session.hooks["response"].append(lambda *args, **kwargs: copies.append(contextvars.copy_context()))
+    url = upstream.url("http", "/ok")
+    assert session.get(url).text == "ok"
+    time.sleep(0.4)
+    assert copies[0].run(session.get, url, timeout=5).text == "ok"
 
 
 def test_the_callers_discard_is_kept(make, flaky):
