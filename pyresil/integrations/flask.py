@@ -23,17 +23,16 @@ from pyresil.errors import (
     StoreUnavailableError,
     TimeoutExceededError,
     TimeoutSaturatedError,
+    shown,
 )
 
 try:
-    from flask import Response, current_app, has_request_context, request
+    from flask import Flask, Response, current_app, has_request_context, request
 except ImportError as error:
     raise ImportError('pyresil.integrations.flask needs Flask: pip install "pyresil[flask]"') from error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from flask import Flask
 
     from pyresil.context import Context
     from pyresil.errors import (
@@ -87,6 +86,7 @@ class Pyresil(Configured):
         map_errors: bool = True,
     ) -> None:
         check = Checker("Pyresil")
+        check.instance("app", app, Flask, "a Flask application or None")
         self.registry = registry
         if registry is not None and not callable(getattr(registry, "resilience", None)):
             check.fault("registry", "a Registry or None", registry)
@@ -101,9 +101,11 @@ class Pyresil(Configured):
         """Set an application up; the same object may serve several.
 
         Raises:
-            ConfigurationError: It was set up before, ``PYRESIL_MAP_ERRORS`` is not a bool, or the configuration has another key
+            ConfigurationError: It is none, or was set up before, ``PYRESIL_MAP_ERRORS`` is not a bool, or the configuration has another key
                 that begins with ``PYRESIL_`` and is no environment variable of the library.
         """
+        if not isinstance(app, Flask):
+            raise ConfigurationError(f"Pyresil: app must be a Flask application, got {shown(app)}")
         if "pyresil" in app.extensions:
             raise ConfigurationError(f"Pyresil: application {app.name!r} is set up already")
         check = Checker("Pyresil")

@@ -6,7 +6,7 @@ import functools
 import os
 
 import pytest
-from flask import Flask
+from flask import Flask, current_app
 from flask.views import MethodView
 
 from pyresil import (
@@ -120,7 +120,7 @@ def test_twice_is_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"map_errors": 1}, "map_errors must be True or False, got 1"),
+        ({"app": Registry(), "map_errors": 1}, "app must be a Flask application .*; map_errors must be True"),
         ({"registry": "x"}, "registry must be a Registry or None, got 'x'"),
         ({"idempotency": "x"}, "idempotency must be None"),
         (
@@ -132,6 +132,18 @@ def test_twice_is_refused():
 def test_bad_options_are_named(options, message):
     with pytest.raises(ConfigurationError, match=message):
         Pyresil(**options)
+
+
+def test_what_is_no_application_is_refused():
+    with pytest.raises(ConfigurationError, match="app must be a Flask application, got None"):
+        Pyresil().init_app(None)
+
+
+def test_the_application_may_come_through_flasks_proxy():
+    app = Flask("shop")
+    with app.app_context():
+        Pyresil().init_app(current_app)
+    assert "pyresil" in app.extensions
 
 
 def test_a_wrong_config_value_is_named():
