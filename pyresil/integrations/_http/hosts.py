@@ -14,7 +14,7 @@ from pyresil.errors import CancelledError, ConfigurationError, TimeoutExceededEr
 from pyresil.integrations._http.budget import Budget, subject_of
 from pyresil.integrations._http.errors import UNSENT, about_request
 from pyresil.integrations._http.rules import (
-    KeyInUse,
+    KeyInUseIsAnswer,
     KeyInUseIsFailure,
     LocalError,
     check_header,
@@ -273,9 +273,10 @@ def _reduced(
         repeats = strategy.stepper() is not None
         if (repeats and not again) or (strategy.kind == "hedge" and not copies):
             continue
-        kept.append(_closing(strategy))
         if repeats and keyed:
-            kept.append(KeyInUseIsFailure())
+            kept += (KeyInUseIsAnswer(), _closing(strategy), KeyInUseIsFailure())
+        else:
+            kept.append(_closing(strategy))
     return Policy(*kept, name=policy.name, clock=policy._clock)
 
 
@@ -319,8 +320,6 @@ class _Execution:
             answer = policy.call(self._once)
         except LocalError as carried:
             local = carried.error
-        except KeyInUse as in_use:
-            answer = in_use.answer
         except (TimeoutExceededError, CancelledError) as error:
             if isinstance(error, requests.RequestException):
                 raise

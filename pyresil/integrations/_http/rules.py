@@ -70,6 +70,19 @@ class KeyInUseIsFailure(Strategy[Never]):
         return answer
 
 
+class KeyInUseIsAnswer(Strategy[Never]):
+    """Stands just outside that retry, which has given up: to what is around it a 409 is an answer like any other."""
+
+    kind = "idempotency key in use"
+
+    def run(self, call: Call[Any], ctx: Context) -> Any:
+        """See `Strategy.run`."""
+        try:
+            return call()
+        except KeyInUse as in_use:
+            return in_use.answer
+
+
 def is_key_in_use(answer: Any) -> bool:
     """Whether an answer is a 409 problem with the code of a key in use; reads its body."""
     if getattr(answer, "status_code", None) != 409 or "json" not in answer.headers.get("Content-Type", ""):

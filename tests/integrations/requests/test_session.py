@@ -14,6 +14,8 @@ import urllib3
 from pyresil import (
     Bulkhead,
     CancelToken,
+    CircuitBreaker,
+    CircuitState,
     ConfigurationError,
     Constant,
     Fallback,
@@ -139,6 +141,16 @@ def test_a_key_in_use_to_the_end_is_the_answer(make, flaky):
     assert answer.status_code == 409
     assert answer.json() == {"code": "IDEMPOTENCY_KEY_IN_USE"}
     assert len(flaky.seen(key)) == 2
+
+
+def test_a_key_in_use_to_the_end_is_no_failure_to_what_is_around_the_retry(make, flaky):
+    breaker = CircuitBreaker(minimum_calls=1)
+    url, key = flaky(fail=9, status=409, code="IDEMPOTENCY_KEY_IN_USE")
+    session = make(Fallback("instead"), breaker, Retry(attempts=2, backoff=FAST), idempotency_key="auto")
+    assert session.post(url).status_code == 409
+    assert len(flaky.seen(key)) == 2
+    assert breaker.state is CircuitState.CLOSED
+    assert breaker.stats().failures == 0
 
 
 @pytest.mark.parametrize(
