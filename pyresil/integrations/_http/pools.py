@@ -10,17 +10,28 @@ from pyresil.clock import Parker
 from pyresil.integrations._http.budget import Stop
 from pyresil.integrations._http.call import active
 from pyresil.integrations._http.connection import bound
+from pyresil.strategy import Forkable
 
 if TYPE_CHECKING:
     from urllib3.poolmanager import PoolManager
 
 
-class BoundQueue(queue.LifoQueue[Any]):
-    """The idle connections of a pool; with ``pool_block=True`` callers wait here until one comes back."""
+class BoundQueue(Forkable, queue.LifoQueue[Any]):
+    """The idle connections of a pool; with ``pool_block=True`` callers wait here until one comes back.
+
+    The child of a fork begins without any: two processes that speak on one connection get each other's answers.
+    """
 
     def __init__(self, maxsize: int = 0) -> None:
         super().__init__(maxsize)
         self._waiting: dict[Parker, None] = {}
+        self._watch_forks()
+
+    def _after_fork(self) -> None:
+        # With locks of its own, too: another thread may have held them.
+        super().__init__(self.maxsize)
+        self.queue += [None] * self.maxsize
+        self._waiting = {}
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """As the stock method; the wait of a bounded call ends with its budget, as `queue.Empty`."""

@@ -18,7 +18,7 @@ from pyresil.integrations._http.pools import BoundQueue
 from pyresil.integrations.requests import ResilientAdapter, ResilientSession
 from pyresil.testing import instant
 from tests.support.depth import times
-from tests.support.processes import wait_until
+from tests.support.processes import run_python, wait_until
 
 THREADS = 8
 CALLS = times(120)  # of each thread, for each scheme
@@ -226,6 +226,44 @@ def test_a_wait_for_another_thread_does_not_spin_where_sleeps_are_left_out():
     with instant():
         Counted((), 5.0).park(parker)
     assert Counted.looks < 10
+
+
+@pytest.mark.parametrize("block", [False, True])
+def test_no_connection_crosses_a_fork(block):
+    done = run_python(
+        f"""
+        import http.server, os, threading
+        from pyresil.integrations.requests import ResilientSession
+
+        class Port(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                body = str(self.client_address[1]).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args):
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Port)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{{server.server_port}}/"
+        with ResilientSession(timeout=5, pool_maxsize=1, pool_block={block}) as session:
+            session.trust_env = False
+            first = session.get(url).text
+            child = os.fork()
+            if child == 0:
+                ports = {{session.get(url).text for _ in range(3)}}
+                os._exit(0 if len(ports) == 1 and ports != {{first}} else 1)
+            _, status = os.waitpid(child, 0)
+            assert status == 0, "the child used the connection of its parent"
+            assert session.get(url).text == first, "the parent lost its connection"
+        """
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_response_that_nobody_closes_is_closed_with_the_object(upstream, nothing_left):
