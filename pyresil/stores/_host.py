@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
-from pyresil.errors import StoreError
+from pyresil.errors import StoreError, StoreUnavailableError
 
 #: File systems whose locks or shared memory do not work between hosts, which WAL needs.
 _NETWORK = {
@@ -29,12 +30,24 @@ _NETWORK = {
 }
 
 
+#: What says that a host does not tell something, and never will.
+_NOT_TOLD = {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM}
+
+
 def _read(path: str) -> str | None:
+    """What a file of the kernel says; None where there is none.
+
+    Raises:
+        StoreUnavailableError: It cannot be read now, for want of a file descriptor for one. Taken for "nothing is told", a held
+            lease would look like one of another boot, which is free.
+    """
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - pathlib costs 5 ms of import
             return file.read()
-    except OSError:
-        return None
+    except OSError as error:
+        if error.errno in _NOT_TOLD:
+            return None
+        raise StoreUnavailableError(f"SQLite store: {path} cannot be read ({error.strerror})") from error
 
 
 def _link(path: str) -> str | None:
@@ -45,7 +58,11 @@ def _link(path: str) -> str | None:
 
 
 def boot_id() -> str:
-    """A word that changes with every boot of this host; its clocks since boot compare only within one."""
+    """A word that changes with every boot of this host; its clocks since boot compare only within one.
+
+    Raises:
+        StoreUnavailableError: It cannot be read now.
+    """
     found = _read("/proc/sys/kernel/random/boot_id")
     if found:
         return found.strip()
@@ -59,8 +76,10 @@ def boot_id() -> str:
             timeout=5,
             check=True,
         )
-    except (OSError, subprocess.SubprocessError):
+    except (FileNotFoundError, subprocess.CalledProcessError):
         return "unknown"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise StoreUnavailableError(f"SQLite store: the id of this boot cannot be read ({error})") from error
     return done.stdout.strip() or "unknown"
 
 
@@ -72,6 +91,7 @@ def boottime_offset() -> float:
 
     Raises:
         StoreError: The process left its namespace halfway, so that its own offset cannot be known.
+        StoreUnavailableError: The offset cannot be read now.
     """
     here = _link("/proc/self/ns/time")
     if here is None:

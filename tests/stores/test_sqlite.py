@@ -313,6 +313,32 @@ def test_a_row_of_another_boot_is_free(store, path, monkeypatch):
 
 
 @linux_only
+def test_a_process_that_was_short_of_files_at_its_first_call_steals_nothing(store, path):
+    store.acquire("k", "a", 60_000)
+    done = run_python(
+        """
+        import resource, subprocess, sys
+        from pyresil.errors import StoreError
+        from pyresil.stores.sqlite import SQLiteLockStore
+
+        store = SQLiteLockStore(sys.argv[1])
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            store.inspect("k")
+        except StoreError as error:
+            print(type(error).__name__, error)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        print(store.acquire("k", "b", 1_000))
+        """,
+        path,
+    )
+    first, second = done.stdout.splitlines()
+    assert first.startswith("StoreUnavailableError SQLite store"), first
+    assert second.startswith("Held"), second
+
+
+@linux_only
 def test_a_process_in_a_time_namespace_does_not_steal_and_is_not_stolen_from(store, path, spawn):
     store.acquire("k", "a", 60_000)
     code = """
