@@ -37,6 +37,11 @@ _REFUSED_TEXTS = (
     "is not permitted",
 )
 
+#: Where the exceptions of a driver and of an application's pool are defined.
+_DRIVERS = {"psycopg", "psycopg2", "psycopg_pool", "sqlalchemy"}
+#: The state of a connection with a statement under way.
+_ACTIVE = 1
+
 #: Connections that a forked child found: kept, because dropping one would warn and could reach into the parent's.
 _inherited: list[object] = []
 
@@ -109,9 +114,9 @@ class Database:
             try:
                 with self._checkout(give_up) as connection:
                     return _execute(connection, sql, values, give_up)
-            except (StoreError, ConfigurationError):
-                raise
             except Exception as error:
+                if not _is_the_drivers(error):
+                    raise
                 failure, passing = self._translated(error)
                 if not passing or deadline - SYSTEM.monotonic() <= pause:
                     raise failure from error
@@ -212,7 +217,10 @@ class Database:
     def close(self) -> None:
         """Close own idle connections; a pool or an engine is its owner's to close."""
         while self._idle:
-            opened, connection = self._idle.pop()
+            try:
+                opened, connection = self._idle.pop()
+            except IndexError:
+                return  # another thread was faster
             if opened == _forks.generation:
                 connection.close()
             else:
@@ -240,18 +248,31 @@ def _described(dsn: str) -> str:
 def _autocommitting(connection: Any) -> Iterator[None]:
     """Each statement is a transaction of its own meanwhile, whatever the application's setting is."""
     before = connection.autocommit
-    if not before:
-        connection.autocommit = True
     try:
+        if not before:
+            connection.autocommit = True
         yield
     finally:
-        if not before and not connection.closed:
-            connection.autocommit = False
+        try:
+            _restore(connection, before)
+        finally:  # also where a signal handler raised in the restoring: it is the application's connection
+            _restore(connection, before)
+
+
+def _restore(connection: Any, autocommit: bool) -> None:
+    if not connection.closed and connection.autocommit != autocommit:
+        connection.autocommit = autocommit
+
+
+def _is_the_drivers(error: BaseException) -> bool:
+    """Whether the driver, the pool or the network failed; what a signal handler raised (a job's time is up) goes to the caller."""
+    roots = {cls.__module__.partition(".")[0] for cls in type(error).__mro__}
+    return isinstance(error, (OSError, UnicodeError)) or not roots.isdisjoint(_DRIVERS)
 
 
 def _is_lost(connection: Any, error: BaseException) -> bool:
     """Whether an error left the connection unusable, or at a server that is not the primary any more."""
-    if connection is None or connection.closed or not isinstance(error, Exception):
+    if connection is None or connection.closed or not _is_the_drivers(error):
         return True
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
     return state.startswith(("08", "57P", "25006")) or (
@@ -292,16 +313,11 @@ def _converse(connection: Any, generator: Generator[int, int, Any], deadline: fl
         while True:
             poll.modify(file, (select.POLLIN if state & 1 else 0) | (select.POLLOUT if state & 2 else 0))
             events = 0
-            try:
-                left = deadline - SYSTEM.monotonic()
-                for _, found in poll.poll(max(0, int(left * 1000))):
-                    events = found
-                if not events:
-                    raise TimeoutError("no answer in time")
-            except BaseException:  # also what a signal handler raised: the answer would be the next call's
-                generator.close()
-                connection.close()
-                raise
+            left = deadline - SYSTEM.monotonic()
+            for _, found in poll.poll(max(0, int(left * 1000))):
+                events = found
+            if not events:
+                raise TimeoutError("no answer in time")
             failed = events & ~(select.POLLIN | select.POLLOUT)  # the driver finds out what, when it reads
             state = generator.send(
                 state
@@ -310,3 +326,10 @@ def _converse(connection: Any, generator: Generator[int, int, Any], deadline: fl
             )
     except StopIteration as end:
         return end.value
+    except (
+        BaseException
+    ):  # also what a signal handler raised, here or in the driver: the answer would be the next call's
+        if connection.pgconn.transaction_status == _ACTIVE:
+            generator.close()
+            connection.close()
+        raise

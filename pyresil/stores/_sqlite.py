@@ -122,10 +122,12 @@ class SQLiteFile:
                 connection = self._take()
                 answer = statements(connection)
             except Exception as error:
-                if connection is not None and not _is_busy(error):
-                    self._discard(connection)
-                    connection = None
                 if not _is_busy(error):
+                    broken, connection = connection, None
+                    if broken is not None:
+                        self._discard(broken)
+                    if not isinstance(error, driver().Error):
+                        raise  # told already, or not ours: a signal handler's, say
                     self._translate(error)
                 if SYSTEM.monotonic() >= deadline:
                     raise StoreUnavailableError(
@@ -171,7 +173,11 @@ class SQLiteFile:
     def close(self) -> None:
         """Close idle connections."""
         while self._idle:
-            self._discard(self._idle.pop())
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return  # another thread was faster
+            self._discard(connection)
 
     def __del__(self) -> None:
         self.close()
@@ -284,16 +290,11 @@ class SQLiteFile:
 
     def _translate(self, error: Exception) -> NoReturn:
         """Raise what the error means to a user, in one line that says what to do."""
-        if isinstance(error, (StoreError, ConfigurationError)):
-            raise error
         if isinstance(error, OSError):
             raise StoreError(
                 f"{self.where} cannot be created ({error.strerror}): name a file in a folder that this user can write to"
             ) from error
-        code = getattr(error, "sqlite_errorcode", None)
-        if code is None:
-            raise error
-        primary = code & 0xFF
+        primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if primary in {_NOTADB, _CORRUPT}:
             raise StoreError(
                 f"{self.where} is no SQLite database, or damaged ({error}): move it away and a new one is made; tokens go on "

@@ -2,10 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import threading
 
+import pytest
+
 from pyresil.stores.base import Held
+
+
+class TimeUpError(Exception):
+    """What the handler of a job's time limit raises."""
+
+
+@contextlib.contextmanager
+def interrupted(after=0.2):
+    """A signal handler raises `TimeUpError` in the block so many seconds later, and it comes out of the block."""
+
+    def handler(number, frame):
+        raise TimeUpError
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    timer = threading.Timer(after, os.kill, (os.getpid(), signal.SIGUSR1))
+    try:
+        with pytest.raises(TimeUpError):
+            timer.start()
+            yield
+    finally:
+        timer.cancel()
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+class EmptiedMeanwhile(list):
+    """A list that another thread empties after it was seen to have something in it."""
+
+    def __bool__(self):
+        return True
 
 
 def used_by_threads_and_a_forked_child(store, idle):

@@ -9,10 +9,11 @@ from psycopg_pool import ConnectionPool
 
 from pyresil.clock import SYSTEM
 from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
+from pyresil.stores import _postgres
 from pyresil.stores.backend import connect
 from pyresil.stores.base import Granted, Held
 from pyresil.stores.postgres import PostgresLockStore
-from tests.stores.helpers import used_by_threads_and_a_forked_child
+from tests.stores.helpers import EmptiedMeanwhile, interrupted, used_by_threads_and_a_forked_child
 from tests.support.processes import free_port, run_python, wait_until
 
 pytestmark = pytest.mark.server
@@ -355,6 +356,70 @@ def test_an_interrupted_call_leaves_no_connection_out_of_step(store, postgres_ur
         postgres_url,
     )
     assert int(done.stdout.splitlines()[-1]) > 30
+
+
+def test_what_a_signal_handler_raises_comes_out(store, postgres_url):
+    store.acquire("k", "a", 60_000)
+    with psycopg.connect(postgres_url) as blocker:
+        blocker.execute("SELECT * FROM pyresil_locks FOR UPDATE")
+        began = SYSTEM.monotonic()
+        with interrupted():
+            store.renew("k", "a", 60_000, timeout=10)
+        assert SYSTEM.monotonic() - began < 4
+    assert store.renew("k", "a", 60_000) is True
+
+
+class Interrupt(BaseException):
+    """What a signal handler may raise."""
+
+
+@pytest.mark.parametrize("kind", [Interrupt, ValueError])
+def test_a_call_that_is_cut_short_inside_the_driver_leaves_the_applications_pool_in_order(
+    store, postgres_url, monkeypatch, kind
+):
+    store.acquire("k", "a", 60_000)
+    converse = _postgres._converse
+
+    def cut_short(connection, generator, deadline):
+        def begun():
+            yield next(generator)  # the statement is sent
+            raise kind
+
+        return converse(connection, begun(), deadline)
+
+    with ConnectionPool(postgres_url, min_size=1, max_size=1, open=True) as pool:
+        pooled = PostgresLockStore(pool)
+        with monkeypatch.context() as patched:
+            patched.setattr(_postgres, "_converse", cut_short)
+            with pytest.raises(kind):
+                pooled.inspect("k")
+        assert pooled.inspect("k").owner == "a"
+        with pool.connection() as connection:
+            assert connection.autocommit is False
+
+
+def test_a_call_that_is_cut_short_while_it_sets_autocommit_sets_it_back(store, postgres_url):
+    left = [True]
+
+    class Cut(psycopg.Connection):
+        def set_autocommit(self, value):
+            super().set_autocommit(value)
+            if left and left.pop() is value:
+                raise Interrupt
+
+    with ConnectionPool(postgres_url, connection_class=Cut, min_size=1, max_size=1, open=True) as pool:
+        pooled = PostgresLockStore(pool)
+        with pytest.raises(Interrupt):
+            pooled.inspect("k")
+        with pool.connection() as connection:
+            assert connection.autocommit is False
+        assert pooled.inspect("k") is None
+
+
+def test_idle_connections_that_another_thread_took_meanwhile(store):
+    store._database._idle = EmptiedMeanwhile()
+    store.close()
+    store._database._idle = []
 
 
 def test_a_key_in_a_database_of_another_encoding_is_an_error(postgres, raw):

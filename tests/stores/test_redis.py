@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import socket
+import sys
 import threading
 
 import pytest
@@ -15,7 +16,7 @@ from pyresil.stores.backend import connect
 from pyresil.stores.base import MAX_TOKEN, Granted, Held
 from pyresil.stores.redis import RedisLockStore
 from pyresil.stores.redis.locks import escape, unescape
-from tests.stores.helpers import used_by_threads_and_a_forked_child
+from tests.stores.helpers import EmptiedMeanwhile, interrupted, used_by_threads_and_a_forked_child
 from tests.support.processes import free_port, run_python, wait_until
 
 pytestmark = pytest.mark.server
@@ -498,6 +499,60 @@ def test_an_interrupted_call_leaves_no_connection_out_of_step(valkey, prefix):
         prefix,
     )
     assert int(done.stdout.splitlines()[-1]) > 50
+
+
+@pytest.mark.parametrize("used", [True, False], ids=["used", "new"])
+def test_what_a_signal_handler_raises_comes_out(new_valkey, used):
+    server = new_valkey()
+    store = RedisLockStore(redis.Redis(port=server.port))
+    if used:
+        store.acquire("k", "a", 60_000)
+    server.pause()
+    try:
+        began = SYSTEM.monotonic()
+        with interrupted():
+            store.inspect("k", timeout=10)
+        assert elapsed_since(began) < 4
+    finally:
+        server.resume()
+    assert store.inspect("other") is None
+    store.close()
+
+
+def test_idle_connections_that_another_thread_took_meanwhile(store):
+    store.acquire("k", "a", 60_000)
+    store._link._server._idle = EmptiedMeanwhile()
+    store.close()
+
+
+def test_a_store_that_another_thread_closes_in_the_middle_is_used_on(valkey, prefix):
+    store = RedisLockStore(valkey.url, prefix=prefix)
+    link = store._link
+    watched = {
+        type(link)._server_of.__code__,
+        type(link).client.fget.__code__,
+        type(link).where.fget.__code__,
+    }
+    closed = []
+
+    def close_at_each_line(frame, event, arg):
+        if frame.f_code not in watched:
+            return None
+        if event == "line":
+            sys.settrace(None)
+            closed.append(store.close())
+            sys.settrace(close_at_each_line)
+        return close_at_each_line
+
+    before = sys.gettrace()
+    sys.settrace(close_at_each_line)
+    try:
+        assert isinstance(store.acquire("k", "a", 60_000), Granted)
+        assert link.where.startswith("Redis store")
+    finally:
+        sys.settrace(before)
+    assert len(closed) > 5
+    store.close()
 
 
 def test_gevent_greenlets_go_on_while_one_waits(valkey, prefix):

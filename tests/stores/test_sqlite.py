@@ -6,6 +6,7 @@ import sqlite3
 import stat
 import sys
 import threading
+import weakref
 
 import pytest
 
@@ -15,6 +16,7 @@ from pyresil.stores import _host, _sqlite
 from pyresil.stores.base import Granted, Held
 from pyresil.stores.sqlite import SQLiteLockStore
 from pyresil.testing import ManualClock
+from tests.stores.helpers import EmptiedMeanwhile
 from tests.support.processes import run_python
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
@@ -486,6 +488,36 @@ def test_a_signal_handler_that_uses_the_store_never_waits_for_the_interrupted_ca
         path,
     )
     assert float(done.stdout) < 4.0
+
+
+@pytest.mark.parametrize("kind", [TimeoutError, OSError, ValueError, KeyboardInterrupt])
+def test_what_a_signal_handler_raises_comes_out(store, monkeypatch, kind):
+    store.acquire("k", "a", 60_000)
+    error = kind("time is up")
+
+    def cut_short(self, sql, values):
+        raise error
+
+    with monkeypatch.context() as patched, pytest.raises(kind) as caught:
+        patched.setattr(_sqlite.Connection, "rows", cut_short)
+        store.inspect("k")
+    assert caught.value is error
+    assert store.inspect("k").owner == "a"
+
+
+def test_idle_connections_that_another_thread_took_meanwhile(store):
+    store._file._idle = EmptiedMeanwhile()
+    store.close()
+    store._file._idle = []
+
+
+def test_an_error_dies_without_the_garbage_collector(path):
+    path.mkdir()
+    with pytest.raises(StoreError) as caught:
+        SQLiteLockStore(path).inspect("k")
+    error = weakref.ref(caught.value)
+    del caught
+    assert error() is None
 
 
 def test_gevent_greenlets_go_on_while_one_waits_for_the_write_lock(path):

@@ -84,18 +84,20 @@ class Link:
     @property
     def client(self) -> Any:
         """The client, made at first use where it came as a function."""
-        if self._client is None:
+        client = self._client
+        if client is None:
             assert self._make is not None
-            self._client = self._make()
-        return self._client
+            client = self._client = self._make()
+        return client
 
     @property
     def where(self) -> str:
         """Names the server in messages."""
+        server = self._server
         if self._client is None:
             return "Redis store"
-        if self._server is not None:
-            return f"Redis store {self._server.name}"
+        if server is not None:
+            return f"Redis store {server.name}"
         return "Redis cluster store" if self._is_cluster else "Redis store"
 
     @property
@@ -106,12 +108,15 @@ class Link:
         """Run a script on the node of its keys, which are in one slot; sent whole where the server does not know it."""
         source = script(name)
         known: tuple[Any, ...] = (b"EVALSHA", source.sha, len(keys), *keys, *args)
-        if self._server is not None:
+        server = self._server
+        if server is not None:
             # The short way, for nearly all calls. Whatever fails is tried again the long way, which knows what it means.
             begun = SYSTEM.monotonic()
             try:
-                return self._server.exchange(known, begun + timeout)
-            except Exception:
+                return server.exchange(known, begun + timeout)
+            except Exception as error:
+                if not _is_the_clients(error):
+                    raise
                 timeout -= SYSTEM.monotonic() - begun
         whole: tuple[Any, ...] = (b"EVAL", source.text, len(keys), *keys, *args)
         return self._until(timeout, lambda deadline: self._routed(keys[0], known, whole, deadline))
@@ -151,9 +156,9 @@ class Link:
         deadline = SYSTEM.monotonic() + timeout
         try:
             return work(deadline)
-        except (StoreError, ConfigurationError, ImportError):
-            raise
         except Exception as error:
+            if not _is_the_clients(error):
+                raise
             raise self._translated(error) from error
 
     def _routed(
@@ -180,12 +185,12 @@ class Link:
         raise StoreUnavailableError(f"{self.where}: the cluster sends a key from node to node")
 
     def _server_of(self, key: bytes) -> Server:
-        client = self.client
-        if not self._is_cluster:
-            if self._server is None:
+        client, server = self.client, self._server
+        if not hasattr(client, "get_node_from_key"):
+            if server is None:
                 pool = client.connection_pool
-                self._server = Server(pool.connection_class, pool.connection_kwargs, self.errors)
-            return self._server
+                server = self._server = Server(pool.connection_class, pool.connection_kwargs, self.errors)
+            return server
         moved = self._moved.get(client.keyslot(key)) if self._moved else None
         return moved or self._node(client.get_node_from_key(key))
 
@@ -211,9 +216,11 @@ class Link:
         """The layout of the cluster may have changed: ask it."""
         self._moved = {}
         try:
-            self._client.nodes_manager.initialize()
-        except Exception:
-            return  # it cannot be reached: the next try finds out by itself
+            self.client.nodes_manager.initialize()
+        except Exception as error:
+            if not _is_the_clients(error):
+                raise
+            # It cannot be reached: the next try finds out by itself.
 
     def _translated(self, error: Exception) -> StoreError:
         """What the error means to a user, in one line that says what to do."""
@@ -268,13 +275,18 @@ class Link:
                 client.close()
 
 
-def _library_of(client: Any) -> str:
-    """``redis`` or ``valkey``: whichever the client is derived from."""
-    for cls in type(client).__mro__:
+def _library_of(thing: Any) -> str:
+    """``redis`` or ``valkey``: whichever the client, or the error, is derived from."""
+    for cls in type(thing).__mro__:
         library: str = cls.__module__.partition(".")[0]
         if library in {"redis", "valkey"}:
             return library
     return ""
+
+
+def _is_the_clients(error: Exception) -> bool:
+    """Whether the client library or the network failed; what a signal handler raised (a job's time is up) goes to the caller."""
+    return isinstance(error, OSError) or bool(_library_of(error))
 
 
 def _is_client(client: Any) -> bool:

@@ -130,6 +130,9 @@ class Server:
     def close(self) -> None:
         """Close what is idle; connections of a parent process are let go."""
         while self._idle:
-            opened, connection = self._idle.pop()
+            try:
+                opened, connection = self._idle.pop()
+            except IndexError:
+                return  # another thread was faster
             if opened == _forks.generation:
                 connection.disconnect()
