@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pyresil._validate import Checker
 from pyresil.clock import SYSTEM
 from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
 from pyresil.stores import _forks
@@ -41,6 +42,18 @@ _REFUSED_TEXTS = (
 _DRIVERS = {"psycopg", "psycopg2", "psycopg_pool", "sqlalchemy"}
 #: The state of a connection with a statement under way.
 _ACTIVE = 1
+
+#: What the driver says of settings that no server could make good; they may stand in the environment as well as in the DSN.
+_MISCONFIGURED_TEXTS = (
+    "invalid port number: ",
+    "for connection option",
+    "could not match ",
+    *(
+        f"invalid {name} value: "
+        for name in ("sslmode", "target_session_attrs", "gssencmode", "channel_binding")
+    ),
+)
+_SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 #: Connections that a forked child found: kept, because dropping one would warn and could reach into the parent's.
 _inherited: list[object] = []
@@ -183,10 +196,12 @@ class Database:
         finally:
             lent.close()
 
-    def _translated(self, error: Exception) -> tuple[StoreError, bool]:
+    def _translated(self, error: Exception) -> tuple[StoreError | ConfigurationError, bool]:
         """What the error means to a user in one line, and whether another try may help."""
         where, text = self.where, " ".join(str(error).split())
         state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
+        if not state and any(words in text for words in _MISCONFIGURED_TEXTS):
+            return ConfigurationError(f"{where}: {text}"), False
         if state.startswith(_REFUSED) or (not state and any(words in text for words in _REFUSED_TEXTS)):
             return (
                 StoreError(f"{where} refused ({text}): check user, password, database and the user's rights"),
@@ -231,17 +246,40 @@ class Database:
 
 
 def _described(dsn: str) -> str:
-    """Host and database of a DSN, which never has the password."""
+    """Host and database of a DSN, which never has the password.
+
+    Raises:
+        ConfigurationError: The DSN does not parse, or its port or sslmode is none.
+    """
     library = psycopg()
     from psycopg.conninfo import conninfo_to_dict
 
+    if dsn.startswith(("postgresql://", "postgres://")):
+        authority, _, path = dsn.partition("?")[0].partition("://")[2].partition("/")
+        if authority.count("@") > 1 or "@" in path:
+            # Parts of a password would be taken for a port, a host or a database, and be shown.
+            raise ConfigurationError(
+                "PostgreSQL store: the DSN has an @ too many: write / and @ in a password as %2F and %40"
+            )
     try:
         parts = conninfo_to_dict(dsn)
     except library.Error:
         raise ConfigurationError(
             "PostgreSQL store: the DSN does not parse; write postgresql://user@host:5432/database or 'host=… dbname=…'"
         ) from None
+    check = Checker("PostgreSQL store")
+    ports, mode = str(parts.get("port") or ""), parts.get("sslmode")
+    if not all(_is_port(port.strip()) for port in ports.split(",")):
+        check.fault("port", "a number from 1 to 65535, or one for each host", ports)
+    if mode is not None and mode not in _SSL_MODES:
+        check.fault("sslmode", f"one of {', '.join(_SSL_MODES)}", mode)
+    check.done()
     return f"{parts.get('host', 'localhost')}/{parts.get('dbname', '')}"
+
+
+def _is_port(text: str) -> bool:
+    """Whether it is a port, or empty: then it is the usual one."""
+    return not text or (text.isascii() and text.isdecimal() and len(text) < 6 and 0 < int(text) < 65536)
 
 
 @contextmanager

@@ -193,11 +193,14 @@ class Backend:
 
 
 def _without_password(rest: str) -> str:
-    """The URL after its scheme, without what stands before the last @ of its host, and without its options."""
+    """The URL after its scheme, without what stands before its last @, and without its options."""
     if not rest.startswith("//"):
         return rest
-    host, slash, path = rest[2:].partition("/")
-    return f"//{host.rpartition('@')[2].partition('?')[0]}{slash}{path.partition('?')[0]}"
+    # Not the last one of the host alone: a password with a plain / in it ends behind it.
+    plain, _, options = rest[2:].partition("?")
+    if "@" in options:
+        return "//…"  # of an option's value, or of a password with a plain ? in it: nobody can tell
+    return f"//{plain.rpartition('@')[2]}"
 
 
 def _require(module: str, extra: str) -> None:

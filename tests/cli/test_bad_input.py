@@ -62,6 +62,8 @@ RAN = ("--", "touch", "ran")
         (("run", "--key", "k", "--store", "", *RAN), "scheme"),
         (("run", "--key", "k", "--store", "memory:", *RAN), "exclude nobody"),
         (("run", "--key", "k", "--store", "sqlite://", *RAN), "sqlite"),
+        (("run", "--key", "k", "--store", "postgresql://h:70000/db", *RAN), "port must be"),
+        (("run", "--key", "k", "--store", "postgresql://h/db?sslmode=of", *RAN), "sslmode must be"),
         (("status",), "KEY"),
         (("status", ""), "KEY must be"),
         (("status", "k" * 501), "KEY must be"),

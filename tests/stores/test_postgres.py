@@ -47,6 +47,55 @@ def test_a_dsn_that_does_not_parse_is_refused_without_its_password():
     assert "secret" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("dsn", "says"),
+    [
+        (
+            "postgresql://h:70000/db",
+            "port must be a number from 1 to 65535, or one for each host, got '70000'",
+        ),
+        ("postgresql://h:0/db", "got '0'"),
+        ("postgresql://h:5432,g:x/db", "got '5432,x'"),
+        ("host=h port=-1", "got '-1'"),
+        (f"host=h port={'9' * 5000}", "port must be"),
+        ("postgresql://h/db?sslmode=of", "sslmode must be one of disable, .*verify-full, got 'of'"),
+        ("host=h port=x sslmode=''", "got 'x'; sslmode must be one of .*, got ''"),
+    ],
+)
+def test_a_bad_port_or_sslmode_is_refused(dsn, says):
+    with pytest.raises(ConfigurationError, match=f"PostgreSQL store: .*{says}"):
+        PostgresLockStore(dsn)
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [("PGPORT", "70000"), ("PGPORT", "x"), ("PGSSLMODE", "of"), ("PGTARGETSESSIONATTRS", "x")],
+)
+def test_a_bad_setting_of_the_environment_is_told_at_once(monkeypatch, name, bad):
+    monkeypatch.setenv(name, bad)
+    began = SYSTEM.monotonic()
+    with pytest.raises(ConfigurationError, match=f"PostgreSQL store 127.0.0.1/: .*{bad}"):
+        PostgresLockStore("host=127.0.0.1").inspect("k", timeout=30)
+    assert SYSTEM.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:top/secret@h:5432/db",
+        "postgresql://u:12/secret@h/db",
+        "postgresql://u:top@secret@h/db",
+        "postgres://u:top/secret@h",
+    ],
+)
+def test_no_part_of_a_password_that_should_be_quoted_is_shown(url):
+    with pytest.raises(ConfigurationError, match="write / and @ in a password as %2F and %40") as error:
+        PostgresLockStore(url)
+    assert "secret" not in str(error.value)
+    assert "top" not in str(error.value)
+    assert "secret" not in repr(connect(url))
+
+
 @pytest.mark.parametrize("bad", ["", "a b", "a;drop", "a.b.c", 'a"b', "Big", None, "x" * 64, "{table}"])
 def test_a_bad_table_is_refused(bad):
     with pytest.raises(ConfigurationError, match="table must be"):

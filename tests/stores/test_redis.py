@@ -96,6 +96,32 @@ def test_a_bad_url_is_refused(url):
         RedisLockStore(url)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://u:top/secret@h:1/0",
+        "redis://:top#secret@h:1/0",
+        "rediss://:top?secret@h:1/0",
+        "rediss://:top?secret=secret@h:1/0",
+        "redis+sentinel://u:top/secret@h:1,g:2/service/0",
+        "redis+cluster://u:top/secret@h:1",
+    ],
+)
+def test_no_part_of_a_password_that_should_be_quoted_is_shown(url):
+    with pytest.raises(ConfigurationError, match="Redis store: url must be one of") as error:
+        RedisLockStore(url)
+    assert "secret" not in str(error.value)
+    assert "top" not in str(error.value)
+    assert "secret" not in repr(connect(url))
+    assert "top" not in repr(connect(url))
+
+
+@pytest.mark.parametrize("url", ["redis://h:1/0?password=top@secret", "redis://u:top%2Fsecret@h:1/0"])
+def test_a_password_may_be_an_option_or_quoted(url):
+    assert "secret" not in repr(RedisLockStore(url)) + repr(connect(url))
+    assert "top" not in repr(RedisLockStore(url)) + repr(connect(url))
+
+
 def test_the_database_is_the_one_of_the_url(valkey, prefix):
     with (
         RedisLockStore(valkey.url, prefix=prefix) as zero,

@@ -41,6 +41,10 @@ def client_maker(url: str, timeout: float) -> Callable[[], Any]:
         parts = urlsplit(url)
     except ValueError:
         _refuse("it does not parse")
+    behind = parts.path + parts.fragment + parts.query.partition("=")[0]
+    if parts.scheme != "unix" and "@" in behind:
+        # Half of a password was taken for a port and half for a database, and both would be shown.
+        _refuse("an @ stands behind the host: write / ? # and @ in a password as %2F %3F %23 and %40")
     if parts.scheme == "redis+sentinel":
         return _sentinel(parts, timeout)
     if parts.scheme == "redis+cluster":
@@ -60,6 +64,8 @@ def client_maker(url: str, timeout: float) -> Callable[[], Any]:
 
 
 def _without(text: str, parts: SplitResult) -> str:
+    if "@" in parts.query and not parts.password:
+        return "it does not parse"  # or what looks like a port is half of a password
     return text.replace(parts.password, "***") if parts.password else text
 
 
