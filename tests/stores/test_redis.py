@@ -328,6 +328,36 @@ def test_a_hung_server_is_unknown_within_the_timeout(new_valkey):
     store.close()
 
 
+@pytest.mark.parametrize("source", ["url", "client"])
+def test_a_hung_cluster_is_unknown_within_the_timeout(new_cluster, source):
+    cluster = new_cluster()
+    url = "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in cluster.nodes)
+    client = redis.RedisCluster(host="127.0.0.1", port=cluster.port, socket_timeout=None)
+    store = RedisLockStore(url if source == "url" else client)
+    fresh = RedisLockStore(url, timeout=1)
+    store.acquire("k", "a", 60_000)
+    for node in cluster.nodes:
+        node.pause()
+    try:
+        for _ in range(2):
+            began = SYSTEM.monotonic()
+            with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+                store.renew("k", "a", 60_000, timeout=0.5)
+            assert 0.4 < elapsed_since(began) < 2
+        began = SYSTEM.monotonic()
+        with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+            fresh.inspect("k")
+        assert elapsed_since(began) < 3
+    finally:
+        for node in cluster.nodes:
+            node.resume()
+    assert store.renew("k", "a", 60_000) is True
+    wait_until(lambda: store._link._looking == -1)
+    store.close()
+    fresh.close()
+    client.close()
+
+
 def test_a_server_that_comes_back_in_time_is_used(new_valkey):
     server = new_valkey(durable=True)
     store = RedisLockStore(server.url)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import importlib
 import os
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pyresil.clock import SYSTEM
 from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
+from pyresil.stores import _forks
 from pyresil.stores.redis._server import Server
 
 if TYPE_CHECKING:
@@ -72,6 +74,8 @@ class Link:
         self._server: Server | None = None
         self._nodes: dict[str, Server] = {}
         self._moved: dict[int, Server] = {}
+        #: The generation of forks in which the layout of the cluster is being asked for; -1 where it is not.
+        self._looking = -1
         self._errors_module: ModuleType | None = None
 
     @property
@@ -213,14 +217,32 @@ class Link:
         return [self._node(node) for node in self.client.get_primaries()]
 
     def _look_again(self) -> None:
-        """The layout of the cluster may have changed: ask it."""
+        """The layout of the cluster may have changed: ask it.
+
+        In a thread: the client asks one node after the other, each for as long as its own options say, which may be for ever. A
+        call that has time left tries again meanwhile.
+        """
+        generation, client = _forks.generation, self._client
         self._moved = {}
+        if client is None or self._looking == generation:
+            return  # closed meanwhile, or being asked already, which may take long
+
+        def look() -> None:
+            try:
+                with suppress(Exception):  # it cannot be reached: the next try finds out by itself
+                    client.nodes_manager.initialize()
+            finally:
+                self._looking = -1
+
+        self._looking = generation
         try:
-            self.client.nodes_manager.initialize()
-        except Exception as error:
-            if not _is_the_clients(error):
+            SYSTEM.spawn(look, "pyresil-cluster-layout")
+        except BaseException as error:
+            self._looking = -1
+            if not isinstance(
+                error, RuntimeError
+            ):  # no further thread, at the end of the interpreter for one
                 raise
-            # It cannot be reached: the next try finds out by itself.
 
     def _translated(self, error: Exception) -> StoreError:
         """What the error means to a user, in one line that says what to do."""
@@ -252,7 +274,7 @@ class Link:
         )
         lost: tuple[type[Exception], ...] = (OSError, *(getattr(errors, name, OSError) for name in names))
         if isinstance(error, lost) or text.startswith(_PASSING):
-            if self._client is not None and self._is_cluster:
+            if self._is_cluster:
                 self._look_again()
             return StoreUnavailableError(f"{where} cannot be reached ({text}): what it holds is unknown")
         if isinstance(error, errors.ResponseError):

@@ -148,13 +148,16 @@ def _cluster(parts: SplitResult, timeout: float) -> Callable[[], Any]:
     if _flag(options, "ssl"):
         login["ssl"] = True
 
+    # The nodes are asked in turn, and may all be gone without a word.
+    patience = max(timeout / 2.0 / len(hosts), 0.1)
+
     def make() -> Any:
         node: Any = ClusterNode  # without types of its own
         nodes = [node(host, port) for host, port in hosts]
         return RedisCluster(
             startup_nodes=nodes,
-            socket_timeout=timeout / 2.0,
-            socket_connect_timeout=timeout / 2.0,
+            socket_timeout=patience,
+            socket_connect_timeout=patience,
             retry=Retry(NoBackoff(), 0),
             **login,
         )
