@@ -145,7 +145,9 @@ def test_sentinels_that_say_nothing_are_told_in_short(listener):
     with RedisLockStore(url, timeout=0.5) as store, pytest.raises(StoreUnavailableError) as caught:
         store.acquire("k", "a", 1000)
     # Whichever comes first, the end of redis-py's search or of the time.
-    assert re.search(r"\((No master found for 'service'|no reply in time)\)", str(caught.value))
+    assert re.search(
+        r"\((No master found for 'service'|no (reply|sentinel answered) in time)\)", str(caught.value)
+    )
     assert "<" not in str(caught.value)
 
 
@@ -356,6 +358,29 @@ def test_a_hung_cluster_is_unknown_within_the_timeout(new_cluster, source):
     store.close()
     fresh.close()
     client.close()
+
+
+@pytest.mark.parametrize("source", ["url", "client"])
+def test_hung_sentinels_are_unknown_within_the_timeout(new_sentinel, source):
+    group = new_sentinel()
+    hosts = [("127.0.0.1", sentinel.port) for sentinel in group.sentinels]
+    client = redis.Sentinel(hosts, sentinel_kwargs={"socket_timeout": None}).master_for(group.service)
+    store = RedisLockStore(group.url if source == "url" else client)
+    for sentinel in group.sentinels:
+        sentinel.pause()
+    try:
+        before = threading.active_count()
+        for _ in range(3):
+            began = SYSTEM.monotonic()
+            with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+                store.acquire("k", "a", 60_000, timeout=0.5)
+            assert elapsed_since(began) < 2
+        assert threading.active_count() <= before + 1
+    finally:
+        for sentinel in group.sentinels:
+            sentinel.resume()
+    assert isinstance(store.acquire("k", "a", 60_000, timeout=20), Granted)
+    store.close()
 
 
 def test_a_server_that_comes_back_in_time_is_used(new_valkey):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyresil.clock import SYSTEM
+from pyresil.clock import SYSTEM, Parker
 from pyresil.stores import _forks
 from pyresil.stores.base import SHORTEST_HALVED
 
@@ -29,6 +29,78 @@ def pack(words: tuple[Any, ...]) -> bytes:
         data = word if type(word) is bytes else str(word).encode()
         parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
     return b"".join(parts)
+
+
+class _Asking:
+    """The address of a master while it is being asked for."""
+
+    def __init__(self, pool: Any) -> None:
+        self.generation = _forks.generation
+        self.done = False
+        self.address: Any = None
+        self.error: Exception | None = None
+        self.waiting: list[Parker] = []
+        self._pool = pool
+
+    def run(self) -> None:
+        try:
+            self.address = self._pool.get_master_address()
+        except Exception as error:
+            self.error = error.with_traceback(
+                None
+            )  # the frame of this method would hold it, and it the frame
+        finally:
+            self.done = True
+            for parker in self.waiting:
+                parker.unpark()
+
+
+class _Sentinels:
+    """Stands in for the pool of a master behind Sentinel, and does not wait for its address beyond the time of a call.
+
+    The client asks one sentinel after the other, each for as long as its own options say, which may be for ever. So it asks in
+    a thread, one at a time; who comes meanwhile waits for the same answer.
+    """
+
+    def __init__(self, pool: Any, errors: ModuleType) -> None:
+        self._pool = pool
+        self._errors = errors
+        self._asking: _Asking | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+    def get_master_address(self, patience: float) -> Any:
+        """Ask for the address for so many seconds."""
+        asking = self._asking
+        if asking is None or asking.done or asking.generation != _forks.generation:
+            asking = _Asking(self._pool)
+            SYSTEM.spawn(asking.run, "pyresil-sentinel")
+            self._asking = asking
+        parker = Parker()
+        asking.waiting.append(parker)
+        if not asking.done:
+            SYSTEM.park(parker, patience)
+        if not asking.done:
+            raise self._errors.TimeoutError("no sentinel answered in time")
+        if asking.error is not None:
+            raise self._errors.ConnectionError(str(asking.error)) from asking.error
+        return asking.address
+
+
+class _Patient:
+    """What a connection asks for its master's address, with the time that it has."""
+
+    def __init__(self, sentinels: _Sentinels, patience: float) -> None:
+        self._sentinels = sentinels
+        self._patience = patience
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sentinels, name)
+
+    def get_master_address(self) -> Any:
+        """See `_Sentinels.get_master_address`."""
+        return self._sentinels.get_master_address(self._patience)
 
 
 class Server:
@@ -52,7 +124,9 @@ class Server:
         self._errors = errors
         self._idle: list[tuple[int, Any]] = []
         pool = options.get("connection_pool")
+        self._sentinels: _Sentinels | None = None
         if pool is not None and hasattr(pool, "service_name"):
+            self._sentinels = _Sentinels(pool, errors)
             self.name = f"{pool.service_name} (by Sentinel)"
         elif "path" in options:
             self.name = str(options["path"])
@@ -117,7 +191,10 @@ class Server:
                 break  # another thread was faster
             if opened == generation:
                 return connection
-        connection = self._class(**{**self._options, "socket_timeout": left, "socket_connect_timeout": left})
+        options = {**self._options, "socket_timeout": left, "socket_connect_timeout": left}
+        if self._sentinels is not None:
+            options["connection_pool"] = _Patient(self._sentinels, left)
+        connection = self._class(**options)
         connection.connect()
         return connection
 
