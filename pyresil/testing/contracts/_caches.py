@@ -134,5 +134,6 @@ class CacheStoreContract:
             assert found in (None, b"%d" % source[0])
         for thread in threads:
             thread.join(30.0)
+            assert not thread.is_alive(), "a caller hangs"
         assert not faults
         assert store.get("k").entry in (None, b"%d" % source[0])

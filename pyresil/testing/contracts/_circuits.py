@@ -99,6 +99,7 @@ class CircuitStateStoreContract:
     def test_one_of_many_writers_wins_each_version(self, store: CircuitStateStore) -> None:
         """Nobody overwrites what it has not seen."""
         won: list[int] = []
+        ended: list[int] = []
         barrier = threading.Barrier(self.callers)
 
         def caller(number: int) -> None:
@@ -114,10 +115,12 @@ class CircuitStateStoreContract:
                     and answer.snapshot.writer == me.writer
                 ):
                     won.append(known)
+            ended.append(number)
 
         threads = [threading.Thread(target=caller, args=(number,)) for number in range(self.callers)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(20)
+        assert len(ended) == self.callers, "a caller failed or hangs"
         assert sorted(won) == list(range(store.read("k").version))
