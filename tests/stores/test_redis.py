@@ -330,6 +330,28 @@ def test_a_hung_server_is_unknown_within_the_timeout(new_valkey):
     store.close()
 
 
+def test_half_a_reply_is_unknown_within_the_timeout():
+    replies = [b"*0\r\n", b"*4\r\n$1\r\n"]
+
+    def serve():
+        connection = server.accept()[0]
+        with connection:
+            while sent := connection.recv(65536):
+                connection.sendall(replies.pop(0) if b"EVALSHA" in sent else b"+OK\r\n" * sent.count(b"*"))
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = SYSTEM.spawn(serve, "half a server")
+        client = redis.Redis(port=server.getsockname()[1], protocol=2)
+        with RedisLockStore(client, timeout=30) as store:
+            assert store.inspect("k") is None
+            began = SYSTEM.monotonic()
+            with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+                store.inspect("k", timeout=0.5)
+            assert 0.4 < elapsed_since(began) < 4
+    thread.join(5)
+    assert replies == []
+
+
 @pytest.mark.parametrize("source", ["url", "client"])
 def test_a_hung_cluster_is_unknown_within_the_timeout(new_cluster, source):
     cluster = new_cluster()
@@ -381,6 +403,15 @@ def test_hung_sentinels_are_unknown_within_the_timeout(new_sentinel, source):
             sentinel.resume()
     assert isinstance(store.acquire("k", "a", 60_000, timeout=20), Granted)
     store.close()
+
+
+def test_a_master_is_found_where_no_thread_can_be_started(new_sentinel, monkeypatch):
+    def spawn(target, name):
+        raise RuntimeError("can't start new thread")
+
+    with RedisLockStore(new_sentinel().url) as store:
+        monkeypatch.setattr(SYSTEM, "spawn", spawn)
+        assert isinstance(store.acquire("k", "a", 60_000), Granted)
 
 
 def test_a_server_that_comes_back_in_time_is_used(new_valkey):

@@ -75,7 +75,10 @@ class _Sentinels:
         asking = self._asking
         if asking is None or asking.done or asking.generation != _forks.generation:
             asking = _Asking(self._pool)
-            SYSTEM.spawn(asking.run, "pyresil-sentinel")
+            try:
+                SYSTEM.spawn(asking.run, "pyresil-sentinel")
+            except RuntimeError:  # no further thread, at the end of the interpreter for one
+                asking.run()
             self._asking = asking
         parker = Parker()
         asking.waiting.append(parker)
@@ -167,6 +170,9 @@ class Server:
             # The patience counts from here: connecting may take most of the time, by slow sentinels for one.
             if not connection.can_read(timeout=max(min(deadline - SYSTEM.monotonic(), patience), 0.001)):
                 raise self._errors.TimeoutError(f"no reply within {patience:.3g} s")
+            # The rest of a reply is waited for until the deadline, not for as long as the call had that opened the connection.
+            # Not every version of the client lets the caller of read_response say so.
+            connection._sock.settimeout(max(deadline - SYSTEM.monotonic(), 0.001))
             reply = connection.read_response()
             clean = True
         except self._errors.ReadOnlyError:
