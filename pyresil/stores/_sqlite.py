@@ -74,7 +74,8 @@ class SQLiteFile:
         self._idle: list[Connection] = []
         try:
             text: object = os.fspath(path)
-        except TypeError:
+            os.fsencode(path)
+        except (TypeError, UnicodeError):
             text = None
         if not isinstance(text, str) or not text or "\0" in text or text == ":memory:":
             raise ConfigurationError(f"SQLite store: path must be the path of a file, got {path!r}")

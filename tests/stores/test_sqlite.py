@@ -103,7 +103,7 @@ def test_the_longest_row_fits_and_comes_back(store):
     assert store.release(key, "o" * 100)
 
 
-@pytest.mark.parametrize("bad", [None, 5, "", b"x", "a\0b", ":memory:"])
+@pytest.mark.parametrize("bad", [None, 5, "", b"x", "a\0b", ":memory:", "\ud800.db"])
 def test_what_is_no_path_is_refused(bad):
     with pytest.raises(ConfigurationError, match="path must be"):
         SQLiteLockStore(bad)
