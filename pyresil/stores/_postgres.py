@@ -14,6 +14,7 @@ from pyresil._validate import Checker
 from pyresil.clock import SYSTEM
 from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
 from pyresil.stores import _forks
+from pyresil.stores._opening import Opening
 from pyresil.stores.base import SHORTEST_HALVED
 
 if TYPE_CHECKING:
@@ -132,7 +133,10 @@ class Database:
                     raise
                 failure, passing = self._translated(error)
                 if not passing or deadline - SYSTEM.monotonic() <= pause:
-                    raise failure from error
+                    try:
+                        raise failure from error
+                    finally:
+                        del failure  # its traceback has this frame
             SYSTEM.sleep(pause * (0.5 + SYSTEM.random() / 2.0))
             pause = min(pause * 2.0, _LONGEST_PAUSE)
 
@@ -166,6 +170,9 @@ class Database:
             if opened == generation:
                 return connection
             _inherited.append(connection)
+        return Opening(lambda: self._connect(deadline), self._give_back, "pyresil-postgres").wait(deadline)
+
+    def _connect(self, deadline: float) -> Any:
         left = max(1, -int(-(deadline - SYSTEM.monotonic()) // 1))
         return psycopg().connect(
             self._source,

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
+import weakref
 
 import psycopg
 import pytest
@@ -287,6 +289,44 @@ def test_an_unreachable_server_is_unknown_within_the_timeout():
         assert SYSTEM.monotonic() - began < 4
         assert "secret" not in one_line(error)
     store.close()
+
+
+def test_an_error_dies_without_the_garbage_collector():
+    store = PostgresLockStore(f"postgresql://127.0.0.1:{free_port()}/x")
+    with pytest.raises(StoreUnavailableError) as caught:
+        store.inspect("k", timeout=0.1)
+    errors = [weakref.ref(caught.value), weakref.ref(caught.value.__cause__)]
+    del caught
+    assert [error() for error in errors] == [None, None]
+
+
+def test_hosts_that_never_answer_are_unknown_within_the_timeout():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hosts = ",".join([f"127.0.0.1:{silent.getsockname()[1]}"] * 3)
+        store = PostgresLockStore(f"postgresql://u@{hosts}/x")
+        began = SYSTEM.monotonic()
+        with pytest.raises(StoreUnavailableError, match="no connection in time"):
+            store.inspect("k", timeout=0.3)
+        assert SYSTEM.monotonic() - began < 1.8
+        store.close()
+
+
+def test_a_connection_that_comes_too_late_is_kept_for_the_next_call(store, monkeypatch):
+    store.close()
+    database = store._database
+    connect, opened = database._connect, []
+
+    def slow(deadline):
+        SYSTEM.sleep(0.4)
+        opened.append(connect(deadline))
+        return opened[-1]
+
+    monkeypatch.setattr(database, "_connect", slow)
+    with pytest.raises(StoreUnavailableError, match="no connection in time"):
+        store.inspect("k", timeout=0.1)
+    wait_until(lambda: database._idle)
+    assert store.inspect("k", timeout=0.3) is None
+    assert len(opened) == 1
 
 
 def test_a_hung_server_is_unknown_within_the_timeout(new_postgres):
