@@ -371,9 +371,8 @@ def _converse(connection: Any, generator: Generator[int, int, Any], deadline: fl
             )
     except StopIteration as end:
         return end.value
-    except (
-        BaseException
-    ):  # also what a signal handler raised, here or in the driver: the answer would be the next call's
+    except BaseException:
+        # Also what a signal handler raised, here or in the driver: the answer would be the next call's.
         if connection.pgconn.transaction_status == _ACTIVE:
             generator.close()
             connection.close()

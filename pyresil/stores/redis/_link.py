@@ -237,12 +237,11 @@ class Link:
         self._looking = generation
         try:
             SYSTEM.spawn(look, "pyresil-cluster-layout")
-        except BaseException as error:
+        except RuntimeError:  # no further thread, at the end of the interpreter for one
             self._looking = -1
-            if not isinstance(
-                error, RuntimeError
-            ):  # no further thread, at the end of the interpreter for one
-                raise
+        except BaseException:
+            self._looking = -1
+            raise
 
     def _translated(self, error: Exception) -> StoreError:
         """What the error means to a user, in one line that says what to do."""

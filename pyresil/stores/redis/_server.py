@@ -46,9 +46,8 @@ class _Asking:
         try:
             self.address = self._pool.get_master_address()
         except Exception as error:
-            self.error = error.with_traceback(
-                None
-            )  # the frame of this method would hold it, and it the frame
+            # The frame of this method would hold the error, and its traceback the frame.
+            self.error = error.with_traceback(None)
         finally:
             self.done = True
             for parker in self.waiting:
