@@ -34,10 +34,12 @@ def lead(settings: Settings) -> int:
     supervisor = opened(settings)
     if supervisor is None:
         return _report.NOT_EXECUTABLE
+    # Asked now: once the terminal hung up there is none any more.
+    at_terminal = Terminal().present
     try:
         first = True
         while True:
-            status = _follow(supervisor, first=first)
+            status = _follow(supervisor, first=first, at_terminal=at_terminal)
             if status is None:
                 status = _Term(supervisor).serve()
             if status is not None:
@@ -48,7 +50,7 @@ def lead(settings: Settings) -> int:
         supervisor.close()
 
 
-def _follow(supervisor: Supervisor, *, first: bool) -> int | None:
+def _follow(supervisor: Supervisor, *, first: bool, at_terminal: bool) -> int | None:
     """Wait until we lead; the exit status where we never will."""
     claim, report = supervisor.claim, supervisor.report
     # A store that is down from the start is a mistake in the set-up; later it is weather.
@@ -57,7 +59,7 @@ def _follow(supervisor: Supervisor, *, first: bool) -> int | None:
     while True:
         for number in supervisor.wait(None):
             # A reload that is sent to all hosts is not for a follower; a terminal that hung up is.
-            if number in _STOPPING or (number == signal.SIGHUP and Terminal().present):
+            if number in _STOPPING or (number == signal.SIGHUP and at_terminal):
                 supervisor.abandon()
                 return 128 + number
         if claim.state == "held":

@@ -10,7 +10,9 @@ import time
 
 import pytest
 
+from tests.support.command import COMMAND
 from tests.support.processes import wait_until
+from tests.support.terminal import Terminal
 
 # Says which of the leaders runs it, and waits without starting a process.
 SCRIPT = 'echo "$NAME $PYRESIL_LOCK_TOKEN" >> log; read line < pipe'
@@ -163,3 +165,18 @@ def test_a_follower_ends_at_once_when_told(lock, leads):
     follower.terminate()
     assert follower.wait(5) == 143
     assert [name for name, _ in log(lock)] == ["a"]
+
+
+def test_a_follower_ends_with_its_terminal(lock, leads):
+    leads("a")
+    wait_until(lambda: log(lock), 10, "the leader")
+    lead = ["lead", "--key", "k", "--verbose", "--", "true"]
+    terminal = Terminal(lock.env(), lock.folder, [*COMMAND, *lead])
+    terminal.expect("follows 'k'")
+    os.close(terminal.fd)  # the window is closed
+
+    def end():
+        pid, status = os.waitpid(terminal.pid, os.WNOHANG)
+        return [os.waitstatus_to_exitcode(status)] if pid else None
+
+    assert wait_until(end, 10, "the follower's end") == [129]
