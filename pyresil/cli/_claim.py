@@ -34,7 +34,7 @@ class Claim:
     """The life of one lease.
 
     ``state`` goes from ``"new"`` over ``"asking"`` and ``"pausing"`` to ``"held"``, ``"busy"`` or ``"failed"``; a held one
-    becomes ``"lost"``; ``"releasing"`` ends in ``"done"``.
+    becomes ``"lost"``; ``"releasing"`` ends in ``"done"``, or in ``"failed"`` where a grant came too late to be used.
 
     Args:
         worker: Talks to the store.
@@ -93,8 +93,8 @@ class Claim:
         if answer.job == "acquire":
             if self.state == "asking":
                 self._acquired(answer, now)
-            elif self.state in ("failed", "busy") and _token(answer):
-                self.give_back(now)  # too late to be used
+            elif self.state == "failed" and _token(answer):
+                self._refuse(now)
         elif answer.job == "watch":
             if self.state == "pausing":
                 # False comes at once from a store that cannot wait: then the pause stands.
@@ -105,15 +105,18 @@ class Claim:
             if self.state == "held":
                 self._renewed(answer, now)
         elif answer.job == "release" and self.state == "releasing":
-            self.error = answer.error
-            self.state = "done"
+            if self.token:
+                self.error = answer.error
+                self.state = "done"
+            elif self._may_wait(now):
+                self._wait(now)
+            else:
+                self.state = "failed"
 
     def _acquired(self, answer: Answer, now: float) -> None:
         if answer.error is not None:
             self.error = answer.error
-            # Down from the start is final; while we wait, it may come back.
-            known = self._patient or self.holder is not None
-            if known and isinstance(answer.error, StoreUnavailableError) and now < self._give_up_at:
+            if isinstance(answer.error, StoreUnavailableError) and self._may_wait(now):
                 self._wait(now)
             else:
                 self.state = "failed"
@@ -127,17 +130,26 @@ class Claim:
             if self._max_hold is not None:
                 self._drop_at = answer.sent + self._max_hold
             self.state = "held"
-            if now >= self.deadline:  # the answer took longer than the lease lasts
+            if now >= self.deadline:
                 self.error = StoreUnavailableError(
                     f"the grant took longer than the lease lasts ({self.ttl:g} s)"
                 )
-                self.give_back(now)
+                self._refuse(now)
             return
         self.holder = answer.value  # type: ignore[assignment]  # the other answer of acquire
         if now < self._give_up_at:
             self._wait(now)
         else:
             self.state = "busy"
+
+    def _may_wait(self, now: float) -> bool:
+        # Down from the start is final; while we wait, it may come back.
+        return (self._patient or self.holder is not None) and now < self._give_up_at
+
+    def _refuse(self, now: float) -> None:
+        """Give back a grant that came too late to be used."""
+        self.token = 0
+        self.give_back(now, used=False)
 
     def _wait(self, now: float) -> None:
         self.state = "pausing"
@@ -214,10 +226,15 @@ class Claim:
         """Whether a renewal is on its way."""
         return self._renewing
 
-    def give_back(self, now: float) -> None:
-        """Release, held or not: the store refuses what is not ours."""
+    def give_back(self, now: float, *, used: bool = True) -> None:
+        """Release, held or not: the store refuses what is not ours.
+
+        Args:
+            now: The time.
+            used: Whether the command was started; where it was not, the minimum hold does not keep the key from others.
+        """
         self.state = "releasing"
-        key, owner, min_hold_ms = self.key, self.owner, self._min_hold_ms
+        key, owner, min_hold_ms = self.key, self.owner, self._min_hold_ms if used else 0
         limit = 1.0 if self.detected_by or not self.token else 5.0
         self._worker.give("release", lambda store: store.release(key, owner, min_hold_ms, timeout=limit))
 

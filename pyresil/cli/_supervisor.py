@@ -269,15 +269,15 @@ class Supervisor:
         text = f"the lease on {claim.key!r} (token {claim.token}) was lost: {why}; the command is ended"
         self.report.say(ERROR, "lost", text, key=claim.key, token=claim.token, detected_by=claim.detected_by)
 
-    def give_back(self) -> None:
-        """Release the lease, and wait for the answer, within limits."""
+    def give_back(self, *, used: bool = True) -> None:
+        """Release the lease, and wait for the answer, within limits; ``used`` as of `Claim.give_back`."""
         claim = self.claim
         if not claim.token or claim.detected_by == "refused" or self.stuck:
             return
         now = SYSTEM.boottime()
         lost = bool(claim.detected_by)
         limit = now + (1.5 if lost else _RELEASE_LIMIT)
-        claim.give_back(now)
+        claim.give_back(now, used=used)
         while claim.state == "releasing" and SYSTEM.boottime() < limit:
             self.wait(limit)
         if lost:
@@ -296,7 +296,7 @@ class Supervisor:
         while claim.state == "asking" and SYSTEM.boottime() < limit:
             self.wait(limit)
         if claim.state == "held":
-            self.give_back()
+            self.give_back(used=False)
 
     def close(self) -> None:
         """Let the guard go; no process of ours is left afterwards."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from pyresil.cli._claim import Claim
@@ -20,6 +22,13 @@ class FakeWorker:
 
     def give(self, job, work):
         self.jobs.append(job)
+        self.work = work
+
+    def released_with(self):
+        """The minimum hold of the last job, a release, in milliseconds."""
+        found = []
+        self.work(SimpleNamespace(release=lambda key, owner, hold, *, timeout: found.append(hold)))
+        return found[0]
 
 
 class Story:
@@ -53,7 +62,32 @@ def test_a_grant_that_took_longer_than_the_lease_is_given_back():
     story.answer("acquire", Granted(7), sent=0.0, now=3.0)
     assert story.claim.state == "releasing"
     story.answer("release", value=True, sent=3.0)
-    assert story.claim.state == "done"
+    assert story.claim.state == "failed"
+    assert "took longer than the lease lasts" in str(story.claim.error)
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_who_waits_goes_on_after_a_grant_that_came_too_late(patient):
+    """The host was suspended, say, while the question was on its way."""
+    story = Story()
+    story.claim.ask(0.0, 600.0, patient=patient)
+    if not patient:
+        story.answer("acquire", Held(1500, 3, ""), sent=0.0)
+        story.answer("watch", value=True, sent=0.0)
+        story.claim.tick(0.0)
+    story.answer("acquire", Granted(7), sent=0.0, now=100.0)
+    story.answer("release", value=False, sent=100.0)
+    assert story.claim.state == "pausing"
+    story.claim.tick(story.claim.tick(100.0))
+    story.answer("acquire", Granted(8), sent=101.0)
+    assert (story.claim.state, story.claim.token, story.claim.error) == ("held", 8, None)
+
+
+def test_a_lease_that_was_not_used_is_not_held_for_its_minimum():
+    story = Story(min_hold=60.0).held()
+    for used, hold in ((True, 60_000), (False, 0)):
+        story.claim.give_back(1.0, used=used)
+        assert story.worker.released_with() == hold
 
 
 def test_held_without_waiting_is_busy_and_names_the_holder():
