@@ -34,6 +34,7 @@ def lead(settings: Settings) -> int:
     supervisor = opened(settings)
     if supervisor is None:
         return _report.NOT_EXECUTABLE
+    supervisor.keeps_terminal = True  # Ctrl-C ends this, not the command alone, which would be started again
     # Asked now: once the terminal hung up there is none any more.
     at_terminal = Terminal().present
     try:
@@ -62,6 +63,8 @@ def _follow(supervisor: Supervisor, *, first: bool, at_terminal: bool) -> int | 
             if number in _STOPPING or (number == signal.SIGHUP and at_terminal):
                 supervisor.abandon()
                 return 128 + number
+            if number == signal.SIGTSTP:
+                supervisor.stop_idle(waiting=True)
         if claim.state == "held":
             text = f"leads {claim.key!r} with token {claim.token}"
             report.say(DETAIL, "leads", text, key=claim.key, token=claim.token)

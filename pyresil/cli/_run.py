@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 from pyresil.cli import _report
@@ -63,6 +64,8 @@ def _acquire(supervisor: Supervisor) -> int | None:
                 text = f"signal {number} came before the lock was acquired; the command did not run"
                 supervisor.report.say(DETAIL, "interrupted", text)
                 return 128 + number
+            if number == signal.SIGTSTP:
+                supervisor.stop_idle(waiting=True)
         if claim.state == "held":
             text = f"acquired {claim.key!r} with token {claim.token}"
             supervisor.report.say(DETAIL, "acquired", text, key=claim.key, token=claim.token)

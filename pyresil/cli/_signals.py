@@ -80,8 +80,11 @@ class Signals:
             signal.signal(number, signal.SIG_IGN if number in self.ignored else signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
-    def stop_self(self) -> bool:
+    def stop_self(self, *, alone: bool = False) -> bool:
         """Stop the whole job as Ctrl-Z would; returns when it is continued.
+
+        Args:
+            alone: Only this process, as the others of the job got the signal themselves.
 
         Returns:
             False where it was not stopped, because nobody is there who could continue it.
@@ -91,7 +94,10 @@ class Signals:
         before = signal.getsignal(signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         earlier = self._continued
-        os.killpg(os.getpgrp(), signal.SIGTSTP)
+        if alone:
+            os.kill(os.getpid(), signal.SIGTSTP)
+        else:
+            os.killpg(os.getpgrp(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, before)
         return self._continued != earlier
 

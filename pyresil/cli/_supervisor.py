@@ -60,7 +60,9 @@ class Supervisor:
         self.status: int | None = None
         #: Whether a process of the command may still exist.
         self.busy = False
-        #: Signals that asked for an end and were passed on to the command.
+        #: Whether the keys of a terminal are for us first: then the command gets the terminal only when it asks for it.
+        self.keeps_terminal = False
+        #: Signals that asked for an end and were passed on to the command, or ended it by a key of the terminal that it had.
         self.passed_on: set[int] = set()
         #: Whether processes were left that KILL did not end.
         self.stuck = False
@@ -165,7 +167,7 @@ class Supervisor:
         self._stopped = self._resuming = self._stop_passed_on = False
         self._terminal = Terminal() if self._terminal is None else self._terminal
         claim = self.claim
-        foreground = self._terminal.whole()
+        foreground = self._terminal.whole() and not self.keeps_terminal
         self._terminal.given = foreground
         environment = {
             "PYRESIL_LOCK_KEY": claim.key,
@@ -193,6 +195,9 @@ class Supervisor:
         self.status = 128 + number if how == "signal" else number
         self.uncovered = self.claim.state == "lost"
         if self._terminal is not None:
+            key = self.status - 128
+            if self._terminal.given and key in (signal.SIGINT, signal.SIGQUIT):
+                self.passed_on.add(key)
             self._terminal.take_back(self._group)
         words = f"was killed by signal {number}" if how == "signal" else f"ended with status {number}"
         self.report.say(DETAIL, "ended", f"the command {words}", status=self.status)
@@ -207,6 +212,8 @@ class Supervisor:
             self.chain.signal(number)
             if number in ENDING:
                 self.passed_on.add(number)
+        elif number == signal.SIGTSTP and not self.busy:
+            self.stop_idle(waiting=False)
         elif number == signal.SIGTSTP:
             self._stop_passed_on = True
             self.chain.signal(number)
@@ -214,6 +221,23 @@ class Supervisor:
             self._renew_then_resume()
 
     # Job control.
+
+    def stop_idle(self, *, waiting: bool) -> None:
+        """Ctrl-Z while no command runs: stop, as any program does.
+
+        Args:
+            waiting: Whether a lease is waited for. One that comes first has its command started, which is told to stop then.
+        """
+        claim = self.claim
+        if claim.state == "asking" or claim.renewing:
+            self.worker.rest(_STOP_PATIENCE)
+            for answer in self.worker.take():
+                claim.answered(answer, SYSTEM.boottime())
+        if waiting and claim.state == "held":
+            signal.raise_signal(signal.SIGTSTP)
+            return
+        self.signals.stop_self(alone=True)
+        claim.tick(SYSTEM.boottime())
 
     def _stop(self, number: int) -> None:
         """The command was stopped: where a terminal's user did that, stop with it, so that the shell sees it."""
@@ -250,7 +274,7 @@ class Supervisor:
     def _resume(self) -> None:
         self._resuming = False
         terminal = self._terminal
-        if terminal is not None and terminal.whole():
+        if terminal is not None and terminal.whole() and not self.keeps_terminal:
             terminal.give(self._group)
         self.chain.resume()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 import shutil
@@ -12,7 +13,7 @@ import time
 import pytest
 
 from tests.support.command import COMMAND
-from tests.support.processes import state_of
+from tests.support.processes import state_of, wait_until
 from tests.support.terminal import PROMPT, Terminal
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
@@ -153,6 +154,53 @@ def test_a_job_that_was_stopped_past_its_ttl_has_lost_the_lease(lock, terminal):
     out = terminal.run("fg")
     assert "lost" in out
     assert "rc=76" in terminal.run("echo rc=$?")
+
+
+@pytest.mark.parametrize("words", ["run --key k --wait 60s", "lead --key k"])
+def test_ctrl_z_stops_a_job_that_waits_for_its_turn(lock, terminal, words):
+    holder = lock.start("--", "sh", "-c", "echo yes > ready; read x < go")
+    os.mkfifo(lock.folder / "go")
+    lock.file_written("ready")
+    terminal.type(f"{' '.join(COMMAND)} {words} -- sh -c 'echo mine; read x; exit 5'\n")
+    time.sleep(1.0)
+    assert "Stopped" in terminal.stop_job()
+    (lock.folder / "go").write_text("\n", encoding="ascii")
+    assert holder.wait(10) == 0
+    assert lock.run("--", "true").returncode == 0, "a stopped job takes nothing"
+    terminal.type("fg\n")
+    terminal.expect(r"\r\nmine\r\n")
+    terminal.type("\x03")
+    terminal.expect(PROMPT)
+    assert "rc=130" in terminal.run("echo rc=$?")
+
+
+def test_a_leader_that_is_stopped_between_two_runs_of_its_command_leads_no_more(lock, terminal):
+    terminal.type(f"{' '.join(COMMAND)} lead --key k --ttl 1s -- sh -c 'echo $PYRESIL_LOCK_TOKEN >> log'\n")
+    first = lock.file_written("log").split()[0]
+    terminal.expect("started again")
+    assert "Stopped" in terminal.stop_job()
+    time.sleep(1.5)
+    assert lock.run("--", "true").returncode == 0, "the key is free"
+    terminal.type("fg\n")
+    terminal.expect("was lost")
+    wait_until(lambda: lock.file_written("log").split()[-1] != first, 10, "another term")
+    terminal.type("\x03")
+    terminal.expect(PROMPT)
+
+
+def test_ctrl_c_ends_lead_and_not_its_command_alone(lock, terminal):
+    code = """
+        import signal, sys, time
+        signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
+        print("serving", flush=True)
+        time.sleep(60)
+    """
+    terminal.type(f"{' '.join(COMMAND)} lead --key k -- {script(lock, 'server.py', code)}\n")
+    terminal.expect(r"\r\nserving")
+    terminal.type("\x03")
+    terminal.expect(PROMPT)
+    assert "rc=0" in terminal.run("echo rc=$?")
+    assert lock.token() is None
 
 
 def test_a_background_start_runs_and_may_be_brought_to_the_foreground(terminal):
