@@ -114,7 +114,7 @@ class Chain:
         for event in events:
             if event[0] == "started":
                 self.pid = self.group = int(event[1])
-            elif event[0] == "ended":
+            elif event[0] in ("ended", "failed"):
                 self.pid = None
         if not data and self._guard is not None:
             os.waitpid(self._guard, 0)

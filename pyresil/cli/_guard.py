@@ -6,8 +6,9 @@ while the wrapper is stopped, and ends every process of the command when the wra
 in turn is killed when the guard is.
 
 Both sides write lines of words to a pipe. To the guard: ``start FOREGROUND KEY=VALUE…`` (values in hexadecimal),
-``signal N``, ``continue``, ``end``, ``kill``, ``until MILLISECONDS``. From it: ``started PID``, ``failed ERRNO PHASE``,
-``stopped N``, ``continued``, ``ended exit|signal N``, ``expired``, ``gone``, ``stuck PID…``.
+``signal N``, ``continue``, ``end``, ``kill``, ``until MILLISECONDS``. From it: ``started PID`` (forked),
+``failed ERRNO PHASE`` (also after ``started``: it did not become the command), ``stopped N``, ``continued``,
+``ended exit|signal N``, ``expired``, ``gone``, ``stuck PID…``.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ class _Guard:
         self._events = events
         self._pending = b""
         self._pid: int | None = None
+        #: Where the forked child says why it could not become the command.
+        self._report = -1
         self._group = 0
         self._sweep: Sweep | None = None
         self._until: float | None = None
@@ -144,10 +147,19 @@ class _Guard:
             elif os.WIFCONTINUED(status):
                 self._tell("continued")
             else:
-                self._pid = None
-                self._tell("ended", *how_it_ended(status))
-                # Whatever the command left in the background ends with it, before the lease is released.
-                self._end(self._plan.grace)
+                self._ended(status)
+
+    def _ended(self, status: int) -> None:
+        self._pid = None
+        # It ended, so that there is no waiting: an error number, or nothing since it was closed when it became the command.
+        failure = os.read(self._report, 100)
+        os.close(self._report)
+        if failure:
+            self._tell("failed", failure.decode(), "exec")
+            return
+        self._tell("ended", *how_it_ended(status))
+        # Whatever the command left in the background ends with it, before the lease is released.
+        self._end(self._plan.grace)
 
     def _end(self, grace: float) -> None:
         now = SYSTEM.boottime()
@@ -214,30 +226,26 @@ class _Guard:
         for word in words[1:]:
             name, _, value = word.partition("=")
             environment[name.encode()] = bytes.fromhex(value)
-        reader, writer = os.pipe()
+        self._report, writer = os.pipe()
         guard = os.getpid()
+        # In the child a signal stays pending until it is set up as the command is to have it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             pid = os.fork()
+            if pid == 0:
+                _become(self._plan.command, environment, writer, self._signals, guard, foreground=foreground)
         except OSError as error:
-            os.close(reader)
-            os.close(writer)
+            os.close(self._report)
             self._tell("failed", str(error.errno), "fork")
             return
-        if pid == 0:
-            _become(self._plan.command, environment, writer, self._signals, guard, foreground=foreground)
-        os.close(writer)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.close(writer)
         try:
             os.setpgid(pid, pid)  # both do it, so that it is done whoever runs first
         except OSError:
             pass  # the child did it, and was executed or ended
-        failure = b""
-        while chunk := os.read(reader, 100):
-            failure += chunk
-        os.close(reader)
-        if failure:
-            os.waitpid(pid, 0)
-            self._tell("failed", failure.decode(), "exec")
-            return
+        # Nobody waits until it was executed: it may be stopped before, or its file be on a disk that hangs.
         self._pid = self._group = pid
         self._tell("started", str(pid))
 

@@ -323,7 +323,9 @@ class Supervisor:
             self.give_back(used=False)
 
     def close(self) -> None:
-        """Let the guard go; no process of ours is left afterwards."""
+        """Let the guard go; no process of ours is left afterwards, and the terminal is our job's."""
+        if self._terminal is not None:
+            self._terminal.take_back(self._group)
         self.chain.close()
 
 

@@ -272,6 +272,16 @@ def test_inside_a_script_at_a_terminal(lock, terminal):
     terminal.expect(r"got:script\r\nrc=0\r\n")
 
 
+def test_a_script_has_the_terminal_back_from_a_command_that_cannot_be_started(lock, terminal):
+    (lock.folder / "job.sh").write_text(
+        f"{RUN} -- ./missing\necho rc=$?; read x; echo got:$x\n", encoding="utf-8"
+    )
+    terminal.type("sh job.sh\n")
+    terminal.expect(r"\r\nrc=127\r\n")
+    terminal.type("it\n")
+    terminal.expect(r"got:it\r\n")
+
+
 def test_a_terminal_that_hangs_up_leaves_nothing(lock):
     made = Terminal(lock.env(), lock.folder)
     made.run(f"run='{RUN}'")
