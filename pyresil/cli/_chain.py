@@ -151,7 +151,7 @@ class Chain:
         again = self._sweep.step(now)
         if again is None:
             stuck, self._sweep = self._sweep.stuck, None
-            events.append(["stuck", *map(str, stuck)] if stuck else ["gone"])
+            events.append(["stuck", *map(str, stuck)] if stuck is not None else ["gone"])
         return events, again
 
     def reap_strangers(self) -> None:

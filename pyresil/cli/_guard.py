@@ -121,7 +121,7 @@ class _Guard:
             again = self._sweep.step(now)
             if again is None:
                 stuck, self._sweep = self._sweep.stuck, None
-                self._tell(*(["stuck", *map(str, stuck)] if stuck else ["gone"]))
+                self._tell(*(["stuck", *map(str, stuck)] if stuck is not None else ["gone"]))
             else:
                 due = again if due is None else min(due, again)
         return due

@@ -86,7 +86,10 @@ def _read(pid: str) -> Process | None:
 def descendants(root: int) -> list[Process] | None:
     """Every process below ``root``, parents before their children; None where the kernel does not tell."""
     try:
-        names = os.listdir("/proc")  # noqa: PTH208 - pathlib costs 5 ms of import
+        # Another namespace's /proc (unshare --pid without --mount-proc) counts otherwise: its numbers are other processes here.
+        if os.readlink("/proc/self") != str(os.getpid()):  # noqa: PTH115 - pathlib costs 5 ms of import
+            return None
+        names = os.listdir("/proc")  # noqa: PTH208 - as above
     except OSError:
         return None
     children: dict[int, list[Process]] = {}

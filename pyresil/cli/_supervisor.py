@@ -146,10 +146,9 @@ class Supervisor:
             elif word == "stuck":
                 self.busy = False
                 self.stuck = True
-                pids = ", ".join(rest)
-                self.report.say(
-                    ERROR, "stuck", f"processes {pids} survived KILL: the lease is left to expire", pids=rest
-                )
+                pids = ", ".join(rest) or "that /proc does not show"
+                text = f"processes {pids} survived KILL: the lease is left to expire"
+                self.report.say(ERROR, "stuck", text, pids=rest)
             elif word == "killed" and self.busy:
                 self.report.say(
                     ERROR, "guard-killed", "the guard process was killed: everything was ended at once"

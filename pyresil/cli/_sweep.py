@@ -32,10 +32,11 @@ class Sweep:
         self._group = group
         self._complete = complete
         self._kill_at = now + grace
+        self._killed_at: float | None = None
         self._told: set[tuple[int, int]] = set()
         self._group_told = False
-        #: Processes that KILL did not end in time.
-        self.stuck: list[int] = []
+        #: Processes that KILL did not end in time, or None. Empty: there are some, and /proc does not show which.
+        self.stuck: list[int] | None = None
 
     def hasten(self, at: float) -> None:
         """KILL at ``at`` at the latest."""
@@ -48,8 +49,10 @@ class Sweep:
             When to call again, or None when nothing is left (or nothing more can be done: see `stuck`).
         """
         killing = now >= self._kill_at
+        if killing and self._killed_at is None:
+            self._killed_at = now  # may be long after it was due: the host was suspended
         left = self._tree(killing=killing) if self._complete else self._by_group(killing=killing)
-        if left is not None and now >= self._kill_at + _STUCK:
+        if left is not None and self._killed_at is not None and now >= self._killed_at + _STUCK:
             self.stuck = left
             left = None
         if left is None:
