@@ -143,6 +143,6 @@ class _Term:
         supervisor = self._supervisor
         if supervisor.claim.state == "lost" and not self._loss_told:
             self._loss_told = True
-            supervisor.tell_loss()
             if supervisor.busy:
-                supervisor.chain.end()
+                supervisor.chain.end()  # before it is said: whoever reads that may be slow
+            supervisor.tell_loss()

@@ -93,13 +93,13 @@ def _hold(supervisor: Supervisor) -> int:
         if running and ending is None:
             if claim.state == "lost":
                 ending = settings.lost_exit
+                supervisor.chain.end()  # before it is said: whoever reads that may be slow
                 supervisor.tell_loss()
-                supervisor.chain.end()
             elif limit is not None and SYSTEM.boottime() >= limit:
                 ending = _report.TIMED_OUT
                 text = f"the command ran for {settings.timeout:g} s (--timeout) and is ended"
-                supervisor.report.say(ERROR, "timeout", text, key=claim.key)
                 supervisor.chain.end()
+                supervisor.report.say(ERROR, "timeout", text, key=claim.key)
         for number in supervisor.wait(limit if running and ending is None else None):
             supervisor.pass_on(number)
     if ending is None and supervisor.uncovered:

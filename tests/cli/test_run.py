@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -340,3 +341,20 @@ def test_library_and_command_exclude_each_other_by_the_default_file(lock):
     )
     assert done.returncode == 75, done.stderr
     assert (lock.folder / "pyresil" / "locks.db").exists()
+
+
+def test_a_command_is_ended_although_nobody_reads_what_is_said(lock):
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 512)
+    os.set_blocking(writer, True)  # it waits now, as for a pager or a terminal that is paused
+    words = ["--timeout", "0.5s", "--ttl", "60s", "--grace", "0.5s", "--"]
+    job = lock.start(*words, "sh", "-c", "echo $$ > pid; sleep 60", stderr=writer)
+    os.close(writer)
+    with open(reader, "rb") as said:
+        pid = int(lock.file_written("pid"))
+        wait_until(lambda: state_of(pid) in (None, "Z"), 20, "the end of the command")
+        assert b"--timeout" in said.read()
+    assert job.wait(10) == 124
