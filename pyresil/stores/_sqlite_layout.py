@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 
 from pyresil.clock import SYSTEM
-from pyresil.stores._checks import DEFAULT_PREFIX, MAX_TOKEN
+from pyresil.errors import StoreError
+from pyresil.stores._checks import DEFAULT_PREFIX, check_token
 from pyresil.stores._host import boot_id, boottime_offset, network_file_system
 
 TYPE_CHECKING = False  # importing it from typing would cost a start of the command 2.5 ms
@@ -70,8 +71,9 @@ def glance(path: str, key: str) -> tuple[int, str] | None:
         row = _read(path, DEFAULT_PREFIX + key)
         if row is None:
             return None
-        now = (SYSTEM.boottime() - boottime_offset()) * 1e6
-        return _held(row, now, boot_id())
+        now = int((SYSTEM.boottime() - boottime_offset()) * 1e6)
+        left = remaining_ms(row, now, boot_id(), key, path)
+        return None if left is None else (left, row[2])
     except Exception:  # the store meets the same fault, and says what to do
         return None
 
@@ -94,10 +96,29 @@ def _read(path: str, key: str) -> tuple[Any, ...] | None:
         db.close()
 
 
-def _held(row: tuple[Any, ...], now: float, this_boot: str) -> tuple[int, str] | None:
+def remaining_ms(row: tuple[Any, ...], now: int, this_boot: str, key: str, where: str) -> int | None:
+    """How long a lock stays closed unless it is renewed.
+
+    Args:
+        row: Its owner, token, meta, boot, and the times at which it was acquired and expires.
+        now: Microseconds since boot, as the row counts them.
+        this_boot: Id of this boot.
+        key: The lock's key, for messages.
+        where: The store, for messages.
+
+    Returns:
+        Milliseconds, 1 or more; None where the lock is free.
+
+    Raises:
+        StoreError: Another program wrote the row.
+    """
     owner, token, meta, boot, acquired, expires = row
-    numbers = all(isinstance(value, int) for value in (token, acquired, expires))
-    texts = all(isinstance(value, str) for value in (owner, meta, boot))
-    if not (numbers and texts and 1 <= token <= MAX_TOKEN and boot == this_boot and expires > now):
+    sound = isinstance(expires, int) and isinstance(acquired, int)
+    if not (sound and isinstance(owner, str) and isinstance(meta, str) and isinstance(boot, str)):
+        raise StoreError(
+            f"{where}: the row of lock {key!r} was written by another program; it was left as it is. Delete it to use the key"
+        )
+    check_token(token, key, where)
+    if boot != this_boot or expires <= now:
         return None
-    return max(1, int(-(-(expires - now) // 1000))), meta
+    return max(1, int(-(-(expires - now) // 1000)))

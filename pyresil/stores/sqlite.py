@@ -14,7 +14,7 @@ from pyresil._validate import Checker
 from pyresil.clock import SYSTEM
 from pyresil.errors import StoreError
 from pyresil.stores._sqlite import SQLiteFile
-from pyresil.stores._sqlite_layout import LOCKS
+from pyresil.stores._sqlite_layout import LOCKS, remaining_ms
 from pyresil.stores.base import (
     DEFAULT_PREFIX,
     DEFAULT_TIMEOUT,
@@ -217,17 +217,9 @@ class SQLiteLockStore(LockStore):
         return self._info(rows[0], key, values["boot"]) if rows else None
 
     def _info(self, row: tuple[Any, ...], key: str, this_boot: str) -> LockInfo | None:
-        _, owner, token, meta, boot, acquired, expires, now = row
-        sound = isinstance(expires, int) and isinstance(acquired, int)
-        if not (sound and isinstance(owner, str) and isinstance(meta, str) and isinstance(boot, str)):
-            raise StoreError(
-                f"{self._file.where}: the row of lock {key!r} was written by another program; it was left as it is. Delete it "
-                "to use the key"
-            )
-        check_token(token, key, self._file.where)
-        if boot != this_boot or expires <= now:
-            return None
-        return LockInfo(key, owner, token, max(1, -(-(expires - now) // 1000)), meta)
+        _, owner, token, meta, *_, now = row
+        left = remaining_ms(row[1:7], now, this_boot, key, self._file.where)
+        return None if left is None else LockInfo(key, owner, token, left, meta)
 
     def wait_for_release(self, key: str, *, timeout: float) -> bool:
         """Look every 25 ms, at most ``timeout`` seconds, whether the key opened."""

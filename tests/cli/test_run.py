@@ -353,7 +353,7 @@ def test_a_command_is_ended_although_nobody_reads_what_is_said(lock):
     words = ["--timeout", "0.5s", "--ttl", "60s", "--grace", "0.5s", "--"]
     job = lock.start(*words, "sh", "-c", "echo $$ > pid; sleep 60", stderr=writer)
     os.close(writer)
-    with open(reader, "rb") as said:
+    with os.fdopen(reader, "rb") as said:
         pid = int(lock.file_written("pid"))
         wait_until(lambda: state_of(pid) in (None, "Z"), 20, "the end of the command")
         assert b"--timeout" in said.read()
