@@ -221,6 +221,7 @@ class _Guard:
         foreground = words[0] == "1"
         environment = dict(os.environb)
         environment.pop(b"PYRESIL_STORE", None)  # may carry a password
+        environment.pop(b"", None)  # "=x", which Python reads and refuses to hand on
         if b"LC_CTYPE" in environment and _added_by_python(b"LC_CTYPE"):
             del environment[b"LC_CTYPE"]
         for word in words[1:]:

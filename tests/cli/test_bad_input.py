@@ -15,7 +15,7 @@ import time
 import pytest
 
 from tests.support.command import COMMAND
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, run_python
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount or become another user")
 
@@ -318,3 +318,16 @@ def test_a_user_without_a_home(lock, nobody):
     )
     refused(lock, done, 2, "PYRESIL_STORE", "XDG_STATE_HOME")
     assert nobody("status", "k", env={"HOME": "relative"}).returncode == 2
+
+
+def test_an_environment_with_a_nameless_variable(lock):
+    code = """
+        import ctypes, os, sys
+        words = [os.fsencode(word) for word in sys.argv[1:]]
+        found = [b"=nameless", *(name + b"=" + value for name, value in os.environb.items())]
+        array = lambda items: (ctypes.c_char_p * (len(items) + 1))(*items, None)
+        ctypes.CDLL(None).execve(words[0], array(words), array(found))
+    """
+    words = [*COMMAND, "run", "--key", "k", "--", "sh", "-c", "exit 3"]
+    done = run_python(code, *words, env=lock.env(), check=False)
+    assert (done.returncode, done.stderr) == (3, "")
