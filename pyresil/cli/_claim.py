@@ -178,6 +178,11 @@ class Claim:
         self.state = "lost"
         self.detected_by = detected_by
 
+    def expired(self) -> None:
+        """The guard ended the command at the deadline that it knew: what was confirmed since then comes too late."""
+        if self.state == "held":
+            self._lose("deadline")
+
     def tick(self, now: float) -> float | None:
         """Do what is due.
 

@@ -135,6 +135,8 @@ class Supervisor:
         for word, *rest in events:
             if word == "failed":
                 self._not_started(int(rest[0]), rest[1])
+            elif word == "expired":
+                self.claim.expired()
             elif word == "ended":
                 self._ended(rest[0], int(rest[1]))
             elif word == "stopped":

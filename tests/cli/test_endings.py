@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import sqlite3
+import sys
 import time
 
 import pytest
@@ -205,3 +206,13 @@ def test_many_orphans_are_reaped_while_the_command_runs(lock):
     lock.file_written("ready")
     guard = lock.guard_of(wrapper.pid)
     assert [pid for pid in children_of(guard) if state_of(pid) == "Z"] == []
+
+
+def test_a_renewal_that_the_guard_did_not_hear_of_in_time_is_a_loss(lock):
+    """The wrapper was stopped just after the store's confirmation, say."""
+    code = "from pyresil.cli import _chain, main; _chain.Chain.until = lambda self, deadline: self._send('until', '1'); main()"
+    lock.command = (sys.executable, "-c", code)
+    done = lock.run("--ttl", "60s", "--", "sh", "-c", "sleep 60")
+    assert done.returncode == 76
+    assert "was lost" in done.stderr
+    assert lock.token() is None
