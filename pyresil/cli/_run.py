@@ -38,8 +38,8 @@ def opened(settings: Settings) -> Supervisor | None:
     """A supervisor with its guard; None where the system refuses another process, which was said."""
     url = store_url(settings.store, os.environ)
     report = reporter(settings, url)
-    supervisor = Supervisor(settings, url, report)
     try:
+        supervisor = Supervisor(settings, url, report)
         supervisor.open()
     except OSError as error:
         report.say(ERROR, "not-started", f"no process can be started: {error}; the command did not run")

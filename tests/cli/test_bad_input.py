@@ -331,3 +331,10 @@ def test_an_environment_with_a_nameless_variable(lock):
     words = [*COMMAND, "run", "--key", "k", "--", "sh", "-c", "exit 3"]
     done = run_python(code, *words, env=lock.env(), check=False)
     assert (done.returncode, done.stderr) == (3, "")
+
+
+@pytest.mark.parametrize("files", [8, 10])
+def test_a_process_that_may_open_hardly_a_file(lock, files):
+    limited = ["sh", "-c", f'ulimit -n {files}; exec "$0" "$@"', *COMMAND]
+    lock.command = tuple(limited)
+    refused(lock, lock.run(*RAN), 126, "Too many open files")
