@@ -7,7 +7,7 @@ in turn is killed when the guard is.
 
 Both sides write lines of words to a pipe. To the guard: ``start FOREGROUND KEY=VALUE…`` (values in hexadecimal),
 ``signal N``, ``continue``, ``end``, ``kill``, ``until MILLISECONDS``. From it: ``started PID`` (forked),
-``failed ERRNO PHASE`` (also after ``started``: it did not become the command), ``stopped N``, ``continued``,
+``failed ERRNO PHASE`` (also after ``started``: it did not become the command), ``stopped N``,
 ``ended exit|signal N``, ``expired``, ``gone``, ``stuck PID…``.
 """
 
@@ -135,7 +135,7 @@ class _Guard:
     def _reap(self) -> None:
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
             except ChildProcessError:
                 return
             if pid == 0:
@@ -144,8 +144,6 @@ class _Guard:
                 continue  # an orphan that we adopted
             if os.WIFSTOPPED(status):
                 self._tell("stopped", str(os.WSTOPSIG(status)))
-            elif os.WIFCONTINUED(status):
-                self._tell("continued")
             else:
                 self._ended(status)
 

@@ -52,7 +52,6 @@ class Supervisor:
         self.claim = self.fresh_claim()
         self._terminal: Terminal | None = None
         self._poll = select.poll()
-        self._stopped = False
         self._stop_passed_on = False
         self._resuming = False
         self._deadline_told = 0.0
@@ -141,8 +140,6 @@ class Supervisor:
                 self._ended(rest[0], int(rest[1]))
             elif word == "stopped":
                 self._stop(int(rest[0]))
-            elif word == "continued":
-                self._stopped = False
             elif word == "gone":
                 self.busy = False
             elif word == "stuck":
@@ -165,7 +162,7 @@ class Supervisor:
         self.stuck = self.uncovered = False
         self.ran = True
         self.passed_on.clear()
-        self._stopped = self._resuming = self._stop_passed_on = False
+        self._resuming = self._stop_passed_on = False
         self._terminal = Terminal() if self._terminal is None else self._terminal
         claim = self.claim
         foreground = self._terminal.whole() and not self.keeps_terminal
@@ -218,7 +215,8 @@ class Supervisor:
         elif number == signal.SIGTSTP:
             self._stop_passed_on = True
             self.chain.signal(number)
-        elif number == signal.SIGCONT and self._stopped:
+        elif number == signal.SIGCONT and self.busy:
+            # Whether or not we have heard by now that it was stopped.
             self._renew_then_resume()
 
     # Job control.
@@ -243,7 +241,6 @@ class Supervisor:
     def _stop(self, number: int) -> None:
         """The command was stopped: where a terminal's user did that, stop with it, so that the shell sees it."""
         terminal = self._terminal
-        self._stopped = True
         if terminal is None or not terminal.present or self.claim.state != "held":
             return
         wants_terminal = number in (signal.SIGTTIN, signal.SIGTTOU)

@@ -9,7 +9,7 @@ from tests.support.processes import run_python
 SETUP = """
     import signal, sys, time
     from pyresil import CircuitBreaker, CircuitOpenError, CircuitState, Policy
-    from tests.support.depth import seconds
+    from tests.support.depth import storm
 
     class Interrupted(BaseException):
         pass
@@ -45,8 +45,7 @@ def test_a_handler_that_re_enters_leaves_exact_counts(window):
             pass
 
     ticking(handler)
-    end = time.monotonic() + seconds(0.4)
-    while time.monotonic() < end:
+    for _ in storm(0.4, lambda: inside > 20):
         for _ in range(50):
             call(int)
             calls += 1
@@ -82,8 +81,7 @@ def test_a_handler_that_raises_leaks_no_permit():
     signal.signal(signal.SIGALRM, handler)
     breaker.trip()
     time.sleep(0.01)
-    end = time.monotonic() + seconds(0.4)
-    while time.monotonic() < end:
+    for _ in storm(0.4, lambda: raised > 20):
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.0005)  # once
             while True:
@@ -118,8 +116,7 @@ def test_a_handler_that_re_enters_an_open_breaker_sees_one_round_of_probes():
         nested += 1
 
     ticking(handler)
-    end = time.monotonic() + seconds(0.4)
-    while time.monotonic() < end:
+    for _ in storm(0.4, lambda: nested > 20):
         for work in (int, fail):
             try:
                 call(work)

@@ -91,7 +91,7 @@ def test_a_handler_that_re_enters_the_policy():
         """
         import signal, time
         from pyresil import Constant, Policy, Retry, RetryBudget, current_context
-        from tests.support.depth import seconds
+        from tests.support.depth import storm
 
         budget = RetryBudget(ratio=10, min_per_second=1e6)
         policy = Policy(Retry(3, Constant(0), budget=budget), name="carrier")
@@ -121,8 +121,7 @@ def test_a_handler_that_re_enters_the_policy():
 
         signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, 3e-3, 3e-3)
-        end = time.monotonic() + seconds(0.4)
-        while time.monotonic() < end:
+        for _ in storm(0.4, lambda: done[0] > 20 and done[1] > 100):
             assert policy.call(flaky()) == 3
             done[1] += 1
             for attempt in policy.execute():

@@ -8,7 +8,7 @@ from tests.support.processes import run_python
 
 HANDLERS = """
 import signal, sys, threading, time
-from tests.support.depth import seconds
+from tests.support.depth import storm
 
 def fire(handler, interval=0.0003):
     "Runs `handler` on a timer signal for a while, in this thread."
@@ -54,9 +54,8 @@ def handler():
         raise Interrupted
 
 count = hits = 0
-end = time.monotonic() + seconds(0.4)
 fire(handler)
-while time.monotonic() < end:
+for _ in storm(0.4, lambda: hits > 50 and count > 100):
     try:
         armed = True
         run(int)
@@ -94,9 +93,8 @@ def handler():
     assert abandon.call(lambda: 7) == 7
 
 fire(handler, 0.001)
-end = time.monotonic() + seconds(0.4)
 count = 0
-while time.monotonic() < end:
+for _ in storm(0.4, lambda: inside + refused > 20):
     try:
         policy.call(int)
     except BulkheadFullError:
@@ -324,8 +322,7 @@ def hedges(*_):
 
 signal.signal(signal.SIGALRM, hedges)
 signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
-end = time.monotonic() + seconds(0.4)
-while time.monotonic() < end:
+for _ in storm(0.4, lambda: counts[0] > 10):
     assert policy.call(lambda: 7) == 7
 stop()
 print("nested", counts[0] > 10)

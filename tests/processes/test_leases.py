@@ -198,7 +198,7 @@ def test_a_signal_handler_may_use_leases_while_the_main_thread_does(path):
         import signal, time
         from pyresil.locks import Locks
         from pyresil.stores.memory import MemoryLockStore
-        from tests.support.depth import seconds
+        from tests.support.depth import storm
         locks = Locks(MemoryLockStore(), ttl=30)
         handled, busy = 0, False
         def handler(*_):
@@ -212,8 +212,7 @@ def test_a_signal_handler_may_use_leases_while_the_main_thread_does(path):
             busy = False
         signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
-        until = time.monotonic() + seconds(0.4)
-        while time.monotonic() < until:
+        for _ in storm(0.4, lambda: handled > 20):
             with locks.hold("main's") as lease:
                 assert lease.held
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -231,7 +230,7 @@ def test_a_signal_handler_that_raises_leaves_no_lock(path):
         import signal, time
         from pyresil.locks import Locks
         from pyresil.stores.memory import MemoryLockStore
-        from tests.support.depth import seconds
+        from tests.support.depth import storm
         class SoftLimit(Exception): pass
         armed = False
         def handler(*_):
@@ -243,9 +242,8 @@ def test_a_signal_handler_that_raises_leaves_no_lock(path):
         store = MemoryLockStore()
         locks = Locks(store, ttl=30)
         raised = 0
-        until = time.monotonic() + seconds(0.5)
         number = 0
-        while time.monotonic() < until:
+        for _ in storm(0.5, lambda: raised > 50):
             number += 1
             try:
                 armed = True
