@@ -178,8 +178,7 @@ class _Attempts:
             )
         if loop.finished:
             raise StopIteration
-        outer = _current.get()
-        cell = [loop.ctx, None, None, outer]
+        cell = cell_in_current(loop.ctx, ())
         try:
             _current.set(cell)
             if last is None:
@@ -191,7 +190,7 @@ class _Attempts:
             return self._admit(ctx, cell)
         finally:
             cell[0] = None
-            _current.set(outer)
+            _current.set(cell[3])
             loop.outcome = None
 
     def _admit(self, ctx: Context, cell: list[Any]) -> Attempt:

@@ -303,25 +303,25 @@ class Context:
 
     def _enter(self, run: Callable[[Context], Any]) -> Any:
         """Run something with this context as the current one."""
-        outer = _current.get()
-        cell = [self, None, None, outer]
+        cell = cell_in_current(self, ())
         try:
             _current.set(cell)
             return run(self)
         finally:
             cell[0] = None  # it may be copied, or an open generator may set it back: see `leave_cell`
-            _current.set(outer)
+            _current.set(cell[3])
 
     def __repr__(self) -> str:
         return f"<Context policy={self.policy!r} attempt={self.attempt}>"
 
 
-def cell_in_current(ctx: Context) -> list[Any]:
+def cell_in_current(ctx: Context, args: tuple[Any, ...] | None = None) -> list[Any]:
     """A cell for ``ctx`` inside what is current; who puts it into the variable takes it out with `leave_cell`."""
+    # No `args` mean a block, which unlike a call may end at any time: a generator's does when that is closed.
     outer = _current.get()
     while outer is not None and outer[0] is None:  # those calls are over
         outer = outer[3]
-    return [ctx, None, None, outer]
+    return [ctx, args, None, outer]
 
 
 def leave_cell(cell: list[Any] | None) -> None:
@@ -332,6 +332,8 @@ def leave_cell(cell: list[Any] | None) -> None:
     # In force it may be no more: a generator is closed in the middle of other work, or by the collector in another thread.
     current = _current.get()
     while current is not None and current is not cell:
+        if current[0] is not None and current[1] is not None:
+            return  # a call that runs in the middle of it: what is current there stays so
         current = current[3]
     if current is not None:
         _current.set(cell[3])

@@ -435,6 +435,40 @@ def test_a_generator_that_is_closed_late_brings_nothing_back_that_has_ended():
     contextvars.copy_context().run(work)
 
 
+def test_a_generator_that_is_closed_inside_a_call_leaves_that_call_its_context():
+    def rows():
+        with Policy(name="rows").execute():
+            yield
+
+    def close(generator):
+        ctx = current_context()
+        generator.close()
+        return current_context() is ctx
+
+    def work():
+        flat = Policy()
+        for form in (flat.call, flat.options(deadline="1h").call):
+            generator = rows()
+            next(generator)
+            assert form(close, generator)
+            assert current_context() is None
+
+    contextvars.copy_context().run(work)
+
+
+@pytest.mark.parametrize("options", [None, {"key": 1}], ids=["flat", "with options"])
+def test_calls_that_each_run_in_a_context_copied_in_the_one_before_make_no_chain(options):
+    policy = Policy()
+    form = policy.options(**options) if options else policy
+    copied = contextvars.copy_context()
+    for _ in range(20):
+        copied = copied.run(form.call, contextvars.copy_context)
+    cell, length = copied[_current], 0
+    while cell is not None:
+        cell, length = cell[3], length + 1
+    assert length <= 1
+
+
 def test_under_gevent_each_greenlet_has_its_own():
     done = run_python(
         """
