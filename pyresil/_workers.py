@@ -132,6 +132,10 @@ class Handed:
         if self.ctx._scope is not None:
             self.ctx._scope.close()
         del self.inner
+        if self.abandoned:
+            self.value = self.error = (
+                None  # what dies with it may take its time, so the worker is not free yet
+            )
         is_free()
         self.done = True
         if self.abandoned:

@@ -345,6 +345,28 @@ def test_nested_abandon_modes():
     assert outer.call(lambda: inner.call(lambda: current_context().remaining() > 3))
 
 
+def test_a_dropped_result_that_takes_its_time_to_die_keeps_no_other_call_waiting(stuck):
+    dying, dead = threading.Event(), threading.Event()
+
+    class Slow:
+        def __del__(self):
+            dying.set()
+            dead.wait(10)
+
+    def work():
+        stuck()
+        return Slow()
+
+    with pytest.raises(TimeoutExceededError):
+        Policy(abandon("1s")).call(work)
+    stuck.go.set()
+    assert dying.wait(10)
+    try:
+        assert Policy(abandon("5s")).call(lambda: dead.is_set()) is False
+    finally:
+        dead.set()
+
+
 def test_an_exception_in_the_waiting_caller_cancels_that_copy_alone(stuck):
     """As from a signal handler that raises an `Exception`, such as Celery's soft time limit: a retry may go on."""
 
