@@ -307,7 +307,7 @@ class _Execution:
         self._attempt = attempt
         #: With the number of the attempt each came of; copies of a hedge have one number.
         self._responses: list[tuple[int, Response]] = []
-        #: The same for responses that an error brought (a hook calls `raise_for_status`). That of the last one is the caller's.
+        #: The same for responses that an error brought (a hook calls `raise_for_status`). The last one's is the caller's, if raised.
         self._refused: list[tuple[int, Response]] = []
         self._sent = False
         self._over = False
@@ -318,6 +318,7 @@ class _Execution:
         local: Exception | None = None
         try:
             answer = policy.call(self._once)
+            self._responses += self._refused  # nobody gets the errors that brought them
         except LocalError as carried:
             local = carried.error
         except (TimeoutExceededError, CancelledError) as error:
@@ -350,6 +351,8 @@ class _Execution:
             refused = getattr(error, "response", None)
             if isinstance(refused, requests.Response):
                 self._refused.append((ctx.attempt, refused))
+                if self._over:
+                    refused.close()  # a copy that comes too late
             raise
         self._responses.append((ctx.attempt, answer))
         if self._over:

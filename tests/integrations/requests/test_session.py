@@ -379,6 +379,16 @@ def test_a_context_that_was_copied_in_an_attempt_is_not_bounded_by_it_for_ever(m
     assert copies[0].run(session.get, url, timeout=5).text == "ok"
 
 
+def test_a_response_that_a_hook_refuses_gives_its_connection_back_where_a_fallback_takes_its_place(
+    make, flaky
+):
+    url, key = flaky(fail=9, status=503)
+    session = make(Fallback("instead"), pool_maxsize=1, pool_block=True, timeout="5s")
+    session.hooks["response"].append(lambda response, *args, **kwargs: response.raise_for_status())
+    assert [session.get(url) for _ in range(2)] == ["instead"] * 2
+    assert len(flaky.seen(key)) == 2
+
+
 def test_the_callers_discard_is_kept(make, flaky):
     given_up = []
     url, _ = flaky(fail=2)
