@@ -22,6 +22,9 @@ class BoundQueue(Forkable, queue.LifoQueue[Any]):
     The child of a fork begins without any: two processes that speak on one connection get each other's answers.
     """
 
+    #: In such a child, in which what was in use as it was forked may still come back.
+    _forked = False
+
     def __init__(self, maxsize: int = 0) -> None:
         super().__init__(maxsize)
         self._waiting: dict[Parker, None] = {}
@@ -32,6 +35,7 @@ class BoundQueue(Forkable, queue.LifoQueue[Any]):
         super().__init__(self.maxsize)
         self.queue += [None] * self.maxsize
         self._waiting = {}
+        self._forked = True
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """As the stock method; the wait of a bounded call ends with its budget, as `queue.Empty`."""
@@ -60,7 +64,13 @@ class BoundQueue(Forkable, queue.LifoQueue[Any]):
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """As the stock method."""
-        super().put(item, block, timeout)
+        try:
+            super().put(item, block, timeout)
+        except queue.Full:
+            if not self._forked:
+                raise
+            if item is not None:
+                item.close()
         self._wake_one()
 
     def close_idle(self) -> None:

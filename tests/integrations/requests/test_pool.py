@@ -266,6 +266,26 @@ def test_no_connection_crosses_a_fork(block):
     assert done.returncode == 0, done.stderr
 
 
+def test_the_child_of_a_fork_may_close_a_response_of_its_parent(upstream):
+    done = run_python(
+        f"""
+        import os
+        from pyresil.integrations.requests import ResilientSession
+
+        with ResilientSession(timeout=5, pool_maxsize=1, pool_block=True) as session:
+            session.trust_env = False
+            with session.get({upstream.url("http", "/ok")!r}, stream=True) as response:
+                child = os.fork()
+                if child == 0:
+                    response.close()
+                    os._exit(0)
+                assert os.waitpid(child, 0)[1] == 0
+                assert response.text == "ok"
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_response_that_nobody_closes_is_closed_with_the_object(upstream, nothing_left):
     with ResilientSession() as session:
         session.trust_env = False
