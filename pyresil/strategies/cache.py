@@ -337,8 +337,7 @@ class Cache(Strategy[Never], Forkable):
     ) -> bool:
         """Load in the background, without the caller's deadline; where too many do so already, the next caller sees to it.
 
-        Returns:
-            Whether it runs, and so ends the load.
+        Returns whether it runs, and so ends the load.
         """
         fresh = Context()
         fresh._owner, fresh._work, fresh.key, fresh.source = ctx._owner, ctx._work, ctx.key, ctx.source
@@ -346,16 +345,17 @@ class Cache(Strategy[Never], Forkable):
         def work() -> None:
             try:
                 LOADING.set(())  # nobody waits for this thread: it may wait for what its caller loads
-                fresh._enter(lambda inside: self._lead(inner, inside, key, load, generation, keep=False))
-                if load.refused:
+                fresh._enter(lambda inside: self._lead(inner, inside, key, held[0], generation, keep=False))
+                if held[0].refused:
                     self._refresh_failed(fresh, key, entry)
             except Exception as error:
                 self._refresh_failed(fresh, key, entry, error)
             finally:
                 refreshing.discard(mark)
                 fresh._close()
+                held.clear()  # it holds the outcome, whose error's traceback holds these frames
 
-        refreshing, mark = self._refreshing, load.mark
+        held, refreshing, mark = [load], self._refreshing, load.mark
         if len(refreshing) >= MAX_REFRESHES:
             return False
         context, started = copy_context(), False

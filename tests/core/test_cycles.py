@@ -26,7 +26,7 @@ from pyresil import (
     Timeout,
 )
 from pyresil.events import Event
-from pyresil.testing import InstantClock, record_events
+from pyresil.testing import InstantClock, ManualClock, record_events
 from tests.core.helpers import Again, Noted
 from tests.support.processes import wait_until
 
@@ -180,6 +180,22 @@ def test_no_strategy_keeps_what_a_failure_leaves_behind(name, form):
             lambda: not any(ref() is not None for ref in watched), 5, "freeing what the failure left behind"
         )
     assert watched
+
+
+@pytest.mark.parametrize("refresh", ["background", "inline"])
+def test_a_cache_keeps_nothing_of_a_refresh_that_failed(refresh):
+    clock, watched = ManualClock(), []
+    policy = Policy(Cache(lambda ctx: "k", ttl="1s", stale_ttl="1h", refresh=refresh), clock=clock)
+
+    def failing():
+        local = Local()
+        watched.append(weakref.ref(local))
+        raise ValueError
+
+    assert policy.call(lambda: 1) == 1
+    clock.advance("2s")
+    assert policy.call(failing) == 1
+    wait_until(lambda: watched and watched[0]() is None, 5, "freeing what the refresh left behind")
 
 
 def test_a_failed_attempt_is_gone_before_the_next_one_begins():
