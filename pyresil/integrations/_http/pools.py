@@ -47,18 +47,18 @@ class BoundQueue(Forkable, queue.LifoQueue[Any]):
             # Listed before the look, so that nothing is put in between unnoticed.
             self._waiting[parker] = None
             try:
-                return super().get(block=False)
-            except queue.Empty:
-                call.phase = "while waiting for a connection of the pool"
                 try:
+                    return super().get(block=False)
+                except queue.Empty:
+                    call.phase = "while waiting for a connection of the pool"
                     call.budget.park(parker)
-                except BaseException as error:  # also of a signal handler, or of who kills a greenlet
-                    self._wake_another(parker)
-                    if not isinstance(error, Stop):
-                        raise
-                    # urllib3 knows what to do about an empty queue only: anything else would put back a connection more.
-                    call.stopped = True
-                    raise queue.Empty from None
+            except BaseException as error:  # also of a signal handler, or of who kills a greenlet
+                self._wake_another(parker)
+                if not isinstance(error, Stop):
+                    raise
+                # urllib3 knows what to do about an empty queue only: anything else would put back a connection more.
+                call.stopped = True
+                raise queue.Empty from None
             finally:
                 self._waiting.pop(parker, None)
 
@@ -71,7 +71,8 @@ class BoundQueue(Forkable, queue.LifoQueue[Any]):
                 raise
             if item is not None:
                 item.close()
-        self._wake_one()
+        finally:
+            self._wake_one()
 
     def close_idle(self) -> None:
         """Close the connections that nobody uses now; the pool goes on without them."""

@@ -210,6 +210,45 @@ def test_a_waiter_that_is_woken_and_interrupted_wakes_the_next_one():
     assert sorted(got) == ["connection", "interrupted"]
 
 
+@pytest.mark.parametrize("interrupted", ["get", "put"])
+def test_who_is_interrupted_beside_a_connection_leaves_it_to_who_waits(monkeypatch, interrupted):
+    idle, got = BoundQueue(), []
+    stock = {"get": queue.LifoQueue.get, "put": queue.LifoQueue.put}
+    thread = threading.current_thread()
+
+    def wait():
+        active.set(Call(Budget((), 3.0), None))
+        try:
+            got.append(idle.get(timeout=None))
+        except queue.Empty:
+            got.append("nothing")
+
+    other = threading.Thread(target=wait)
+
+    def raising(*args, **kwargs):
+        if threading.current_thread() is not thread:
+            return stock[interrupted](*args, **kwargs)
+        monkeypatch.undo()
+        other.start()
+        wait_until(lambda: len(idle._waiting) == (2 if interrupted == "get" else 1), 2, "a waiter")
+        if interrupted == "get":
+            idle.put("connection")  # which wakes us, who came first
+        else:
+            stock["put"](*args, **kwargs)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(queue.LifoQueue, interrupted, raising)
+    outer = active.get()
+    active.set(Call(Budget(), None))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            idle.get(timeout=None) if interrupted == "get" else idle.put("connection")
+    finally:
+        active.set(outer)
+    other.join()
+    assert got == ["connection"]
+
+
 class Counted(Budget):
     """Counts how often it was looked at."""
 
