@@ -170,14 +170,14 @@ class _Attempts:
 
     def __next__(self) -> Attempt:
         loop, last = self._loop, self._last
+        if loop.finished:
+            raise StopIteration
         if last is not None and last._state != "done":
             how = "was not entered" if last._state == "new" else "is still running"
             self.close()
             raise PolicyUsageError(
                 f"attempt {last.number} {how}: write `with attempt as ctx:` in the loop", loop.policy.name
             )
-        if loop.finished:
-            raise StopIteration
         cell = cell_in_current(loop.ctx, ())
         try:
             _current.set(cell)

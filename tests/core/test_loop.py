@@ -442,6 +442,18 @@ def test_a_back_off_that_raises_is_how_the_execution_ends_as_in_a_call():
         assert current_context() is None
 
 
+def test_a_loop_that_goes_on_after_its_back_off_raised_is_over():
+    def refuses(attempt, outcome):
+        raise KeyError("no idea")
+
+    numbers = []
+    for attempt in policy_of(Retry(3, refuses)).execute():
+        with pytest.raises(KeyError), attempt:
+            numbers.append(attempt.number)
+            raise ValueError
+    assert numbers == [1]
+
+
 def test_two_loops_of_one_policy_do_not_meet():
     policy = policy_of(Retry(2))
     numbers = []
