@@ -133,9 +133,8 @@ class Handed:
             self.ctx._scope.close()
         del self.inner
         if self.abandoned:
-            self.value = self.error = (
-                None  # what dies with it may take its time, so the worker is not free yet
-            )
+            # What dies with it may take its time: the worker is not free yet.
+            self.value = self.error = None
         is_free()
         self.done = True
         if self.abandoned:
