@@ -86,7 +86,8 @@ class Backend:
         check = Checker("connect")
         self._clock = check.instance("clock", clock, Clock, "a Clock or None")
         check.done()
-        self.url = f"{self._scheme}:{_without_password(rest)}"
+        # A file has no password, and may have an @ in its name.
+        self.url = f"{self._scheme}:{rest if self._scheme == 'sqlite' else _without_password(rest)}"
         self._locks: LockStore | None = None
         self._cache: CacheStore | None = None
         self._limiter: LimiterStore | None = None

@@ -13,6 +13,7 @@ import pytest
 from pyresil.clock import SYSTEM
 from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
 from pyresil.stores import _host, _sqlite
+from pyresil.stores.backend import connect
 from pyresil.stores.base import Granted, Held
 from pyresil.stores.sqlite import SQLiteLockStore
 from pyresil.testing import ManualClock
@@ -107,6 +108,11 @@ def test_the_longest_row_fits_and_comes_back(store):
 def test_what_is_no_path_is_refused(bad):
     with pytest.raises(ConfigurationError, match="path must be"):
         SQLiteLockStore(bad)
+
+
+def test_the_url_that_is_shown_names_the_file_whatever_is_in_its_name(tmp_path):
+    url = f"sqlite:///{tmp_path}/for@me/locks.db"
+    assert connect(url).url == url
 
 
 @pytest.mark.parametrize("bad", [0, -1, float("nan"), True, "x"])
