@@ -24,6 +24,16 @@ class FakeWorker:
         self.jobs.append(job)
         self.work = work
 
+    def owner(self):
+        """The owner id that the last job gives to the store."""
+        found = []
+
+        def called(key, owner, *args, **options):
+            found.append(owner)
+
+        self.work(SimpleNamespace(acquire=called, release=called))
+        return found[0]
+
     def released_with(self):
         """The minimum hold of the last job, a release, in milliseconds."""
         found = []
@@ -81,6 +91,18 @@ def test_who_waits_goes_on_after_a_grant_that_came_too_late(patient):
     story.claim.tick(story.claim.tick(100.0))
     story.answer("acquire", Granted(8), sent=101.0)
     assert (story.claim.state, story.claim.token, story.claim.error) == ("held", 8, None)
+
+
+def test_a_late_release_of_a_late_grant_cannot_hit_the_next_one():
+    story = Story()
+    story.claim.ask(0.0, 600.0, patient=True)
+    asked = story.worker.owner()
+    story.answer("acquire", Granted(7), sent=0.0, now=100.0)
+    assert story.worker.owner() == asked
+    story.answer("release", sent=100.0, error=DOWN)  # it may still be on its way
+    story.claim.tick(story.claim.tick(101.0))
+    assert story.worker.jobs == ["acquire"]
+    assert story.worker.owner() == story.claim.owner != asked
 
 
 def test_a_lease_that_was_not_used_is_not_held_for_its_minimum():
