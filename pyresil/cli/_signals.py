@@ -59,6 +59,10 @@ class Signals:
         except BlockingIOError:
             return []
 
+    def put_back(self, numbers: list[int]) -> None:
+        """Have `take` return these once more."""
+        os.write(self._writer, bytes(numbers))
+
     def watch_in_child(self, wake: int) -> None:
         """In the forked guard: only ``wake`` and ended children are noted, everything else is ignored."""
         signal.set_wakeup_fd(-1)

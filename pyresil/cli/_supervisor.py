@@ -300,8 +300,10 @@ class Supervisor:
         lost = bool(claim.detected_by)
         limit = now + (1.5 if lost else _RELEASE_LIMIT)
         claim.give_back(now, used=used)
+        came: list[int] = []
         while claim.state == "releasing" and SYSTEM.boottime() < limit:
-            self.wait(limit)
+            came += self.wait(limit)
+        self.signals.put_back(came)  # whoever lost its lease follows on, and is to hear that it should end
         if lost:
             return
         if claim.state == "releasing" or claim.error is not None:

@@ -118,6 +118,17 @@ def test_a_store_that_fails_later_is_waited_for(lock, leads):
     wait_until(lambda: len(log(lock)) == 2, 20, "the leader's return")
 
 
+def test_a_leader_that_is_told_to_end_while_it_gives_back_a_lost_lease_ends(lock, leads):
+    leader = leads("a")
+    wait_until(lambda: log(lock), 10, "the leader")
+    with contextlib.closing(sqlite3.connect(lock.file, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        wait_until(lambda: len(lock.processes()) == 2, 10, "the end of the command")
+        leader.terminate()
+        assert leader.wait(5) == 143
+        db.execute("ROLLBACK")
+
+
 def test_a_store_that_fails_from_the_start_is_69(lock, leads):
     lock.file.mkdir()
     leader = leads("a")
