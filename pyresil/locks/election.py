@@ -186,7 +186,8 @@ class Election:
     def _run(self) -> None:
         self._thread = threading.current_thread()
         try:
-            while not self._stop.is_set():
+            # Also where closing was broken off before it came to this one: nothing is to be had any more.
+            while not (self._stop.is_set() or self._locks._closed):
                 lease = self._campaign()
                 if lease is not None:
                     self._lead(lease)

@@ -12,7 +12,7 @@ from pyresil.events import LockAcquired, subscribe
 from pyresil.locks import Locks
 from pyresil.stores.memory import MemoryLockStore
 from pyresil.testing import record_events
-from tests.locks.faults import FaultyStore
+from tests.locks.faults import FaultyStore, interrupt
 from tests.support.processes import wait_until
 
 
@@ -344,6 +344,18 @@ def test_one_that_is_made_while_its_locks_are_closed_is_refused(clock, monkeypat
     assert locks._keys.elections == {}
     closer.join(5)
     assert not closer.is_alive(), "it waits for no election that never began"
+
+
+def test_a_candidate_ends_though_closing_was_broken_off(monkeypatch):
+    store = MemoryLockStore()
+    assert store.acquire("k", "somebody", 60_000)
+    locks = Locks(store)
+    election = locks.election("k")
+    interrupted = interrupt(monkeypatch, type(election), "_step_down")
+    with pytest.raises(interrupted):
+        locks.close()
+    wait_until(lambda: election._ended, 10, "the end of the campaign")
+    locks.close()
 
 
 def test_a_store_that_is_down_is_asked_again(clock, caplog):
