@@ -69,8 +69,9 @@ def _release_idle(locks: Locks, clock: Clock, until: float, release_timeout: flo
     sick = False
     for lease in list(locks._leases):
         idle = False
-        # No call in between: work that begins is seen here, or sees that the lease is taken back.
-        if lease._running == 0:
+        # No call in between: work that begins is seen here, or sees that the lease is taken back. Below 0 is one that was taken back
+        # before and is still here: a signal handler broke that off.
+        if lease._running <= 0:
             lease._running = _TAKEN_BACK
             idle = True
         if not idle:

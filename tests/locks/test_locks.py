@@ -19,7 +19,7 @@ from pyresil.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from pyresil.locks import Locks
+from pyresil.locks import Lease, Locks
 from pyresil.locks._scope import Scope
 from pyresil.stores._default import default_path, default_url
 from pyresil.stores.base import Held
@@ -27,6 +27,7 @@ from pyresil.stores.memory import MemoryLockStore
 from pyresil.stores.sqlite import SQLiteLockStore
 from pyresil.strategies.lock import _Held
 from pyresil.testing import record_events
+from tests.locks.faults import interrupt
 from tests.support.processes import wait_until
 
 
@@ -543,6 +544,17 @@ def test_two_may_close_at_once(clock, locks):
         thread.join(5)
         assert not thread.is_alive()
     assert clock.elapsed == 0
+
+
+def test_what_a_signal_handler_kept_close_from_handing_back_the_next_one_hands_back(
+    locks, others, monkeypatch
+):
+    assert locks.acquire("k")
+    interrupted = interrupt(monkeypatch, Lease, "_hand_back")
+    with pytest.raises(interrupted):
+        locks.close()
+    locks.close(0)
+    assert others.acquire("k")
 
 
 def test_as_a_block_it_closes(store, clock, others):
