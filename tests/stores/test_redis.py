@@ -6,6 +6,7 @@ import re
 import socket
 import sys
 import threading
+import time
 
 import pytest
 import redis
@@ -15,6 +16,7 @@ from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
 from pyresil.stores.backend import connect
 from pyresil.stores.base import MAX_TOKEN, Granted, Held
 from pyresil.stores.redis import RedisLockStore
+from pyresil.stores.redis._server import Server
 from pyresil.stores.redis.locks import escape, unescape
 from tests.stores.helpers import EmptiedMeanwhile, interrupted, used_by_threads_and_a_forked_child
 from tests.support.processes import free_port, run_python, wait_until
@@ -350,6 +352,26 @@ def test_half_a_reply_is_unknown_within_the_timeout():
             assert 0.4 < elapsed_since(began) < 4
     thread.join(5)
     assert replies == []
+
+
+def test_a_redirection_has_the_time_of_its_own_call():
+    def serve():
+        connection = server.accept()[0]
+        with connection:
+            while sent := connection.recv(65536):
+                if b"ASKING" in sent:
+                    time.sleep(0.5)
+                connection.sendall(b"+OK\r\n" * sent.count(b"*"))
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = SYSTEM.spawn(serve, "slow to redirect")
+        with contextlib.closing(redis.Redis(port=server.getsockname()[1], protocol=2)) as client:
+            pool = client.connection_pool
+            node = Server(pool.connection_class, pool.connection_kwargs, redis.exceptions)
+            assert node.exchange((b"PING",), SYSTEM.monotonic() + 0.25) == b"OK"
+            assert node.exchange((b"PING",), SYSTEM.monotonic() + 30, asking=True) == b"OK"
+            node.close()
+    thread.join(5)
 
 
 @pytest.mark.parametrize("source", ["url", "client"])

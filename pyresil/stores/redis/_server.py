@@ -163,6 +163,7 @@ class Server:
         clean = False
         try:
             if asking:
+                connection._sock.settimeout(patience)  # not what the call before had left, as below
                 connection.send_command("ASKING")
                 connection.read_response()
             connection.send_packed_command([pack(words)], check_health=False)
