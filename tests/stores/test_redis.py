@@ -427,6 +427,17 @@ def test_hung_sentinels_are_unknown_within_the_timeout(new_sentinel, source):
     store.close()
 
 
+def test_a_sentinel_that_refuses_is_told_at_once(new_sentinel):
+    group = new_sentinel()
+    for server in group.sentinels:
+        server.send("ACL", "SETUSER", "nobody", "on", ">secret", "+ping", "+client", "+hello")
+    hosts = [("127.0.0.1", server.port) for server in group.sentinels]
+    login = {"username": "nobody", "password": "secret"}
+    client = redis.Sentinel(hosts, sentinel_kwargs=login).master_for(group.service)
+    with RedisLockStore(client) as store, pytest.raises(StoreError, match="refused the credentials"):
+        store.acquire("k", "a", 60_000)
+
+
 def test_a_master_is_found_where_no_thread_can_be_started(new_sentinel, monkeypatch):
     def spawn(target, name):
         raise RuntimeError("can't start new thread")

@@ -85,8 +85,11 @@ class _Sentinels:
             SYSTEM.park(parker, patience)
         if not asking.done:
             raise self._errors.TimeoutError("no sentinel answered in time")
-        if asking.error is not None:
-            raise self._errors.ConnectionError(str(asking.error)) from asking.error
+        error = asking.error
+        if error is not None:
+            # One of its own for each who waited; that a sentinel refused is no loss of the connection.
+            kind = type(error) if isinstance(error, self._errors.ResponseError) else self._errors.ConnectionError
+            raise kind(str(error)) from error
         return asking.address
 
 
