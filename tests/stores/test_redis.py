@@ -15,8 +15,7 @@ from pyresil.clock import SYSTEM
 from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
 from pyresil.stores.backend import connect
 from pyresil.stores.base import MAX_TOKEN, Granted, Held
-from pyresil.stores.redis import RedisLockStore
-from pyresil.stores.redis._server import Server
+from pyresil.stores.redis import RedisLockStore, _server
 from pyresil.stores.redis.locks import escape, unescape
 from tests.stores.helpers import EmptiedMeanwhile, interrupted, used_by_threads_and_a_forked_child
 from tests.support.processes import free_port, run_python, wait_until
@@ -367,7 +366,7 @@ def test_a_redirection_has_the_time_of_its_own_call():
         thread = SYSTEM.spawn(serve, "slow to redirect")
         with contextlib.closing(redis.Redis(port=server.getsockname()[1], protocol=2)) as client:
             pool = client.connection_pool
-            node = Server(pool.connection_class, pool.connection_kwargs, redis.exceptions)
+            node = _server.Server(pool.connection_class, pool.connection_kwargs, redis.exceptions)
             assert node.exchange((b"PING",), SYSTEM.monotonic() + 0.25) == b"OK"
             assert node.exchange((b"PING",), SYSTEM.monotonic() + 30, asking=True) == b"OK"
             node.close()
@@ -425,6 +424,30 @@ def test_hung_sentinels_are_unknown_within_the_timeout(new_sentinel, source):
             sentinel.resume()
     assert isinstance(store.acquire("k", "a", 60_000, timeout=20), Granted)
     store.close()
+
+
+def test_a_question_to_a_sentinel_that_is_never_answered_does_not_stand_in_the_way_for_ever(monkeypatch):
+    """As where its host went down after it had acknowledged the question."""
+    monkeypatch.setattr(_server, "_ALONE", 0.2)
+    over, asked = threading.Event(), []
+
+    class Pool:
+        def get_master_address(self):
+            asked.append(None)
+            if len(asked) < 3:
+                over.wait(30)
+            return ("host", 1)
+
+    sentinels = _server._Sentinels(Pool(), redis.exceptions)
+    began = SYSTEM.monotonic()
+    found = None
+    while found is None and elapsed_since(began) < 10:
+        with contextlib.suppress(redis.TimeoutError):
+            found = sentinels.get_master_address(0.05)
+    over.set()
+    assert found == ("host", 1)
+    assert elapsed_since(began) >= 0.2 + 0.4
+    assert len(asked) == 3
 
 
 def test_a_sentinel_that_refuses_is_told_at_once(new_sentinel):
@@ -635,7 +658,7 @@ def test_an_interrupted_call_leaves_no_connection_out_of_step(valkey, prefix):
     done = run_python(
         """
         import sys
-        from pyresil.stores.redis import RedisLockStore
+        from pyresil.stores.redis import RedisLockStore, _server
         from tests.support.storm import cut_short
 
         print(cut_short(RedisLockStore(sys.argv[1], prefix=sys.argv[2]), turns=400, calls=20, first=2e-5, step=1e-5))
@@ -705,7 +728,7 @@ def test_gevent_greenlets_go_on_while_one_waits(valkey, prefix):
         """
         from gevent import monkey; monkey.patch_all()
         import gevent, sys
-        from pyresil.stores.redis import RedisLockStore
+        from pyresil.stores.redis import RedisLockStore, _server
         store = RedisLockStore(sys.argv[1], prefix=sys.argv[2])
         store.acquire("k", "a", 60_000)
         waiting = gevent.spawn(store.wait_for_release, "k", timeout=10)

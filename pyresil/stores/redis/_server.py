@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _MAX_IDLE = 8
+#: The address of a master is asked for once more where an earlier request is not back after so many seconds.
+_ALONE = 30.0
 
 #: What belongs to the client's own pool and its retries.
 _NOT_OURS = ("retry", "retry_on_error", "retry_on_timeout", "event_dispatcher", "himport_registry")
@@ -32,10 +34,12 @@ def pack(words: tuple[Any, ...]) -> bytes:
 
 
 class _Asking:
-    """The address of a master while it is being asked for."""
+    """The address of a master while it is being asked for, and for how many seconds nobody asks beside it."""
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: Any, alone: float) -> None:
         self.generation = _forks.generation
+        self.alone = alone
+        self.until = SYSTEM.monotonic() + alone
         self.done = False
         self.address: Any = None
         self.error: Exception | None = None
@@ -50,7 +54,7 @@ class _Asking:
             self.error = error.with_traceback(None)
         finally:
             self.done = True
-            for parker in self.waiting:
+            for parker in list(self.waiting):
                 parker.unpark()
 
 
@@ -58,7 +62,8 @@ class _Sentinels:
     """Stands in for the pool of a master behind Sentinel, and does not wait for its address beyond the time of a call.
 
     The client asks one sentinel after the other, each for as long as its own options say, which may be for ever. So it asks in
-    a thread, one at a time; who comes meanwhile waits for the same answer.
+    a thread, one at a time; who comes meanwhile waits for the same answer. One that is not back after a while, as its sentinel's
+    host went down, has another one start beside it, more and more seldom.
     """
 
     def __init__(self, pool: Any, errors: ModuleType) -> None:
@@ -73,24 +78,35 @@ class _Sentinels:
         """Ask for the address for so many seconds."""
         asking = self._asking
         if asking is None or asking.done or asking.generation != _forks.generation:
-            asking = _Asking(self._pool)
-            try:
-                SYSTEM.spawn(asking.run, "pyresil-sentinel")
-            except RuntimeError:  # no further thread, at the end of the interpreter for one
-                asking.run()
-            self._asking = asking
+            asking = self._ask(_ALONE)
+        elif SYSTEM.monotonic() >= asking.until:
+            asking = self._ask(asking.alone * 2.0)
         parker = Parker()
         asking.waiting.append(parker)
-        if not asking.done:
-            SYSTEM.park(parker, patience)
+        try:
+            if not asking.done:
+                SYSTEM.park(parker, patience)
+        finally:
+            asking.waiting.remove(parker)
         if not asking.done:
             raise self._errors.TimeoutError("no sentinel answered in time")
         error = asking.error
         if error is not None:
             # One of its own for each who waited; that a sentinel refused is no loss of the connection.
-            kind = type(error) if isinstance(error, self._errors.ResponseError) else self._errors.ConnectionError
+            kind = (
+                type(error) if isinstance(error, self._errors.ResponseError) else self._errors.ConnectionError
+            )
             raise kind(str(error)) from error
         return asking.address
+
+    def _ask(self, alone: float) -> _Asking:
+        asking = _Asking(self._pool, alone)
+        try:
+            SYSTEM.spawn(asking.run, "pyresil-sentinel")
+        except RuntimeError:  # no further thread, at the end of the interpreter for one
+            asking.run()
+        self._asking = asking
+        return asking
 
 
 class _Patient:
