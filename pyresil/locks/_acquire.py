@@ -122,8 +122,11 @@ class Acquisition:
                     self._tell_rejected()
                     return None
         finally:
-            if not granted and self._lease is not None:
-                self._lease.release()  # a signal handler raised in between
+            if not granted and self._lease is not None:  # a signal handler raised in between, or the locks were closed
+                if self._keeps_id:
+                    self._lease._abandon()  # another thread may run under the same acquisition
+                else:
+                    self._lease.release()
             elif not granted and self._unknown:
                 # A request whose answer never came may have been granted: nobody should have to wait for its ttl.
                 self._clean_up()

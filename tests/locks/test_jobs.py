@@ -84,6 +84,37 @@ def test_an_interrupted_ownership_is_not_kept_beside_the_next_one(clock, here, s
     assert here.status("job:owner").owner == next(iter(here._leases)).owner
 
 
+def test_an_interrupted_tick_does_not_take_the_ownership_from_a_run_in_another_thread(
+    clock, here, there, store, monkeypatch
+):
+    begun, go_on, raised = threading.Event(), threading.Event(), []
+
+    @here.on_one_instance("job", min_hold=0)
+    def job():
+        begun.set()
+        with clock.blocked():
+            go_on.wait(20)
+        current_lease().raise_if_lost()
+        return 1
+
+    other = threading.Thread(daemon=True, target=job)
+
+    def meanwhile(number):
+        if number == 1:  # two ticks at once, and the other one is faster
+            other.start()
+            assert begun.wait(5)
+            raised.append(interrupt(monkeypatch, Locks, "_remember"))
+
+    store.faults["acquire"] = meanwhile
+    with pytest.raises(BaseException) as caught:
+        job()
+    assert caught.type is raised[0]
+    assert there.acquire("job:owner") is None
+    go_on.set()
+    other.join(5)
+    assert not other.is_alive()
+
+
 # -- on_one_instance
 
 
