@@ -122,7 +122,9 @@ class Acquisition:
                     self._tell_rejected()
                     return None
         finally:
-            if not granted and self._lease is not None:  # a signal handler raised in between, or the locks were closed
+            if (
+                not granted and self._lease is not None
+            ):  # a signal handler raised in between, or the locks were closed
                 if self._keeps_id:
                     self._lease._abandon()  # another thread may run under the same acquisition
                 else:
@@ -179,6 +181,9 @@ class Acquisition:
             self._clean_up()
             return None
         self._lease = lease
+        if self._keeps_id:
+            # Until its giver has taken it: who closes must not hand it back, as another thread may run under the same acquisition.
+            lease._running = 1
         lease._renewal.start()
         self._locks._remember(lease)
         self._unknown = False

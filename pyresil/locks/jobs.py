@@ -75,15 +75,16 @@ class Ownership:
         self._asked = None
         if fresh is None:
             return None
-        # It may have been granted by a request whose answer was lost, unless that is over by now.
-        since = max(asked, now - terms.ttl)
         try:
+            # It may have been granted by a request whose answer was lost, unless that is over by now.
+            since = max(asked, now - terms.ttl)
             lease = self._lease
             taken = lease is not None and lease.held
             mine = False
             # No call between the test and the assignment: one of two threads keeps its lease.
             if not taken and self._lease is lease:
                 self._lease = fresh
+                fresh._running -= 1  # from here on who closes may hand it back
                 self._since = since
                 mine = True
             if not mine and self._lease is not None:

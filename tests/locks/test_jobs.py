@@ -9,6 +9,7 @@ import pytest
 
 from pyresil.context import current_context, current_lease, fencing_token
 from pyresil.errors import ConfigurationError, LockLostError, StoreUnavailableError
+from pyresil.events import LockAcquired, subscribe
 from pyresil.locks import Lease, Locks
 from pyresil.stores.memory import MemoryLockStore
 from pyresil.testing import ManualClock, record_events
@@ -113,6 +114,43 @@ def test_an_interrupted_tick_does_not_take_the_ownership_from_a_run_in_another_t
     go_on.set()
     other.join(5)
     assert not other.is_alive()
+
+
+def test_close_does_not_take_the_ownership_from_a_run_in_another_thread(clock, here, there, store):
+    begun, go_on, closed, ran = threading.Event(), threading.Event(), [], []
+
+    @here.on_one_instance("job", min_hold=0)
+    def job():
+        ran.append(None)
+        if len(ran) == 1:
+            begun.set()
+            with clock.blocked():
+                go_on.wait(20)
+
+    other = threading.Thread(daemon=True, target=job)
+    closer = threading.Thread(daemon=True, target=here.close)
+
+    def meanwhile(number):
+        if number == 1:
+            other.start()
+            assert begun.wait(5)
+
+    def granted(event):
+        if begun.is_set() and not closed:  # the same acquisition once more
+            closer.start()
+            clock.wait_until_parked()
+            closed.append(there.acquire("job:owner"))
+
+    store.faults["acquire"] = meanwhile
+    stop = subscribe(granted, LockAcquired)
+    job()
+    stop()
+    assert closed == [None]
+    go_on.set()
+    for thread in (other, closer):
+        thread.join(5)
+        assert not thread.is_alive()
+    assert there.acquire("job:owner").held
 
 
 # -- on_one_instance
