@@ -10,7 +10,7 @@ from pyresil._validate import Checker
 from pyresil.cancel import CancelToken
 from pyresil.clock import Parker
 from pyresil.context import UNSET
-from pyresil.errors import CancelledError, ConfigurationError, LockError, LockLostError, report_exception
+from pyresil.errors import CancelledError, ConfigurationError, LockError, report_exception
 from pyresil.events import LeadershipAcquired, LeadershipLost, emit
 from pyresil.locks._acquire import Acquisition
 from pyresil.locks._log import log
@@ -258,7 +258,7 @@ class Election:
                 lease.run(self._on_acquired, lease)
         except BaseException as error:
             # Whatever it raised because it was told to stop says nothing new.
-            told = isinstance(error, (LockLostError, CancelledError))
+            told = isinstance(error, (LockError, CancelledError))
             if not (told and lease.cancel.is_set()):
                 self._failed = True
                 report_exception(f"election {self.key!r}: on_acquired raised")

@@ -177,6 +177,25 @@ def test_a_leader_whose_lease_is_released_steps_down_and_stands_again(clock, by)
     assert other.acquire("k").held
 
 
+def test_a_lease_that_is_released_before_the_work_began_is_no_failure_of_the_work(clock, caplog):
+    _, (locks, _) = instances(clock)
+    led, worked = [], []
+
+    def hand_back(event):
+        led.append(event.token)
+        if len(led) == 1:
+            next(iter(locks._leases)).release()
+
+    stop = subscribe(hand_back, "leadership-acquired")
+    election = locks.election("k", lambda lease: worked.append(lease.token))
+    clock.advance(3)  # the turn of others, and not the third of the ttl that a failure costs
+    assert len(led) == 2
+    assert worked == led[1:]
+    assert "raised" not in caplog.text
+    election.stop()
+    stop()
+
+
 def test_released_by_somebody_else_it_does_not_stand_beside_its_own_work(clock, stubborn):
     _, (locks, _) = instances(clock)
     a = Leader(locks, work=stubborn)
