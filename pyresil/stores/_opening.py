@@ -47,7 +47,7 @@ class Opening:
                 SYSTEM.spawn(self._run, self._name)
             except RuntimeError:  # no further thread, at the end of the interpreter for one
                 self._run()
-            SYSTEM.park(self._parker, max(0.0, deadline - SYSTEM.monotonic()))
+            SYSTEM.park_for_work(self._parker, max(0.0, deadline - SYSTEM.monotonic()))
             if not self._done:
                 raise TimeoutError("no connection in time")
             error, self._error = self._error, None

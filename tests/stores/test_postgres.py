@@ -15,6 +15,7 @@ from pyresil.stores import _postgres
 from pyresil.stores.backend import connect
 from pyresil.stores.base import Granted, Held
 from pyresil.stores.postgres import PostgresLockStore
+from pyresil.testing import instant
 from tests.stores.helpers import EmptiedMeanwhile, interrupted, used_by_threads_and_a_forked_child
 from tests.support.processes import free_port, run_python, wait_until
 
@@ -329,6 +330,20 @@ def test_a_connection_that_comes_too_late_is_kept_for_the_next_call(store, monke
     assert len(opened) == 1
 
 
+def test_a_connection_is_waited_for_where_waits_are_left_out(store, monkeypatch):
+    store.close()
+    connect, opened = _postgres.Database._connect, []
+
+    def counted(database, deadline):
+        opened.append(None)
+        return connect(database, deadline)
+
+    monkeypatch.setattr(_postgres.Database, "_connect", counted)
+    with instant():
+        assert isinstance(store.acquire("k", "a", 60_000), Granted)
+    assert len(opened) == 1
+
+
 def test_a_hung_server_is_unknown_within_the_timeout(new_postgres):
     server = new_postgres()
     stores = [PostgresLockStore(server.url)]
@@ -438,6 +453,7 @@ def test_an_interrupted_call_leaves_no_connection_out_of_step(store, postgres_ur
         """
         import sys
         from pyresil.stores.postgres import PostgresLockStore
+from pyresil.testing import instant
         from tests.support.storm import cut_short
 
         print(cut_short(PostgresLockStore(sys.argv[1]), turns=200, calls=10, first=2e-4, step=1e-4))
@@ -562,6 +578,7 @@ def test_gevent_greenlets_go_on_while_one_waits(store, postgres_url):
         from gevent import monkey; monkey.patch_all()
         import gevent, psycopg, sys
         from pyresil.stores.postgres import PostgresLockStore
+from pyresil.testing import instant
         store = PostgresLockStore(sys.argv[1])
         store.acquire("k", "a", 60_000)
         blocker = psycopg.connect(sys.argv[1])

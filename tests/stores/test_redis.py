@@ -17,6 +17,7 @@ from pyresil.stores.backend import connect
 from pyresil.stores.base import MAX_TOKEN, Granted, Held
 from pyresil.stores.redis import RedisLockStore, _server
 from pyresil.stores.redis.locks import escape, unescape
+from pyresil.testing import instant
 from tests.stores.helpers import EmptiedMeanwhile, interrupted, used_by_threads_and_a_forked_child
 from tests.support.processes import free_port, run_python, wait_until
 
@@ -448,6 +449,16 @@ def test_a_question_to_a_sentinel_that_is_never_answered_does_not_stand_in_the_w
     assert found == ("host", 1)
     assert elapsed_since(began) >= 0.2 + 0.4
     assert len(asked) == 3
+
+
+def test_a_sentinel_is_waited_for_where_waits_are_left_out():
+    class Pool:
+        def get_master_address(self):
+            time.sleep(0.1)
+            return ("host", 1)
+
+    with instant():
+        assert _server._Sentinels(Pool(), redis.exceptions).get_master_address(20) == ("host", 1)
 
 
 def test_a_sentinel_that_refuses_is_told_at_once(new_sentinel):

@@ -85,7 +85,7 @@ class _Sentinels:
         asking.waiting.append(parker)
         try:
             if not asking.done:
-                SYSTEM.park(parker, patience)
+                SYSTEM.park_for_work(parker, patience)
         finally:
             asking.waiting.remove(parker)
         if not asking.done:
