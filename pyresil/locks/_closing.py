@@ -96,7 +96,7 @@ def _wait_for_work(locks: Locks, timeout: float, clock: Clock, release_timeout: 
             if left <= 0.0:
                 return
             if locks._leases:
-                clock.park(parker, left)
+                clock.park_for_work(parker, left)
         finally:
             locks._closing.pop(parker, None)
 

@@ -155,7 +155,7 @@ class Election:
                 if left <= 0.0:
                     break
                 if not self._ended:
-                    clock.park(parker, left)
+                    clock.park_for_work(parker, left)
             finally:
                 self._waiting.pop(parker, None)
         lease = self._lease  # also one that was granted as the waiting began
@@ -286,7 +286,7 @@ class Election:
             if not going() or (left is not None and left <= 0.0):
                 return
             # On the token itself: a callback would come after those of others that are slow.
-            park = self._clock.park if lease.cancel.is_set() else lease.cancel.park
+            park = self._clock.park_for_work if lease.cancel.is_set() else lease.cancel.park
             park(parker, left)
 
     def _wake(self) -> None:

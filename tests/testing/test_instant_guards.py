@@ -7,7 +7,16 @@ import time
 
 import pytest
 
-from pyresil import AdaptiveBulkhead, Bulkhead, BulkheadFullError, Hedge, Policy, Timeout
+from pyresil import (
+    AdaptiveBulkhead,
+    Bulkhead,
+    BulkheadFullError,
+    Hedge,
+    Locks,
+    MemoryLockStore,
+    Policy,
+    Timeout,
+)
 from pyresil.testing import instant
 
 
@@ -56,3 +65,40 @@ def test_a_place_in_the_queue_is_not_waited_for(given, make):
     go.set()
     holder.join(5)
     assert bulkhead.stats().active == 0
+
+
+def test_closing_waits_for_work_under_a_lease():
+    clock = instant()
+    store = MemoryLockStore(clock=clock)
+    locks = Locks(store, clock=clock)
+    lease = locks.acquire("k")
+    inside = threading.Event()
+
+    def work():
+        inside.set()
+        time.sleep(0.1)
+
+    worker = threading.Thread(target=lease.run, args=(work,), daemon=True)
+    worker.start()
+    assert inside.wait(5)
+    locks.close()
+    assert not lease.cancel.is_set()
+    assert store.inspect("k") is None
+    worker.join(5)
+
+
+def test_stopping_an_election_waits_for_the_leaders_work(caplog):
+    clock = instant()
+    store = MemoryLockStore(clock=clock)
+    inside = threading.Event()
+
+    def lead(lease):
+        inside.set()
+        lease.cancel.wait()
+        time.sleep(0.1)
+
+    election = Locks(store, clock=clock).election("k", lead)
+    assert inside.wait(5)
+    assert election.stop() is True
+    assert store.inspect("k") is None
+    assert caplog.text == ""
