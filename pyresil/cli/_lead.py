@@ -42,7 +42,7 @@ def lead(settings: Settings) -> int:
         while True:
             status = _follow(supervisor, first=first, at_terminal=at_terminal)
             if status is None:
-                status = _Term(supervisor).serve()
+                status = _Term(supervisor, at_terminal=at_terminal).serve()
             if status is not None:
                 return status
             supervisor.claim = supervisor.fresh_claim()
@@ -59,8 +59,7 @@ def _follow(supervisor: Supervisor, *, first: bool, at_terminal: bool) -> int | 
     told = False
     while True:
         for number in supervisor.wait(None):
-            # A reload that is sent to all hosts is not for a follower; a terminal that hung up is.
-            if number in _STOPPING or (number == signal.SIGHUP and at_terminal):
+            if _is_an_end(number, at_terminal=at_terminal):
                 supervisor.abandon()
                 return 128 + number
             if number == signal.SIGTSTP:
@@ -79,11 +78,17 @@ def _follow(supervisor: Supervisor, *, first: bool, at_terminal: bool) -> int | 
             report.say(DETAIL, "follows", text, key=claim.key)
 
 
+def _is_an_end(number: int, *, at_terminal: bool) -> bool:
+    """What a signal means while no command runs: a reload that is sent to all hosts is nothing, a terminal that hung up is."""
+    return number in _STOPPING or (number == signal.SIGHUP and at_terminal)
+
+
 class _Term:
     """One term of office: from the acquisition to the lease's end."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Supervisor, *, at_terminal: bool) -> None:
         self._supervisor = supervisor
+        self._at_terminal = at_terminal
         self._pause = _FIRST_PAUSE
         self._stopping: int | None = None
         self._loss_told = False
@@ -122,7 +127,8 @@ class _Term:
         supervisor = self._supervisor
         self._tell_loss()
         for number in supervisor.wait(until):
-            if number in _STOPPING:
+            ended = supervisor.status is not None
+            if number in _STOPPING or (ended and _is_an_end(number, at_terminal=self._at_terminal)):
                 self._stopping = number
             supervisor.pass_on(number)
 

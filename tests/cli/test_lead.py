@@ -178,6 +178,21 @@ def test_a_follower_ends_at_once_when_told(lock, leads):
     assert [name for name, _ in log(lock)] == ["a"]
 
 
+def ended(terminal):
+    """The status of the command at a terminal, in a list; None while it runs."""
+    pid, status = os.waitpid(terminal.pid, os.WNOHANG)
+    return [os.waitstatus_to_exitcode(status)] if pid else None
+
+
+def test_a_leader_whose_command_ended_ends_with_its_terminal(lock):
+    lead = ["lead", "--key", "k", "--", "false"]
+    terminal = Terminal(lock.env(), lock.folder, [*COMMAND, *lead])
+    terminal.expect("started again in 2 s")
+    os.close(terminal.fd)  # the window is closed
+    assert wait_until(lambda: ended(terminal), 10, "the leader's end") == [129]
+    assert lock.token() is None
+
+
 def test_a_follower_ends_with_its_terminal(lock, leads):
     leads("a")
     wait_until(lambda: log(lock), 10, "the leader")
@@ -185,9 +200,4 @@ def test_a_follower_ends_with_its_terminal(lock, leads):
     terminal = Terminal(lock.env(), lock.folder, [*COMMAND, *lead])
     terminal.expect("follows 'k'")
     os.close(terminal.fd)  # the window is closed
-
-    def end():
-        pid, status = os.waitpid(terminal.pid, os.WNOHANG)
-        return [os.waitstatus_to_exitcode(status)] if pid else None
-
-    assert wait_until(end, 10, "the follower's end") == [129]
+    assert wait_until(lambda: ended(terminal), 10, "the follower's end") == [129]
