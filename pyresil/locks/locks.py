@@ -84,6 +84,9 @@ class Locks(Configured, Forkable):
         self._registered = False
         self._watch_forks()
 
+    def __deepcopy__(self, memo: object) -> Self:
+        return self  # as its store
+
     def _after_fork(self) -> None:
         self._leases = {}
         self._keys.elections = {}  # their threads are the parent's

@@ -88,6 +88,10 @@ class LockStore(Configured, ABC):
     #: Whether `wait_for_release` really waits.
     can_wait: bool = False
 
+    def __deepcopy__(self, memo: object) -> Self:
+        # A copy of a policy excludes whom the policy itself excludes.
+        return self
+
     @abstractmethod
     def acquire(
         self, key: str, owner: str, ttl_ms: int, meta: str = "", *, timeout: float | None = None

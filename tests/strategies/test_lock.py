@@ -1,22 +1,28 @@
 from __future__ import annotations
 
+import copy
 import threading
 
 import pytest
 
-from pyresil import Fallback, Lock, Locks, MemoryLockStore, Policy, Retry, Timeout
+from pyresil import Bulkhead, Fallback, Lock, Locks, MemoryLockStore, Policy, Retry, Timeout, connect
 from pyresil.context import current_context, current_lease, fencing_token
 from pyresil.errors import (
     CancelledError,
     ConfigurationError,
     LockLostError,
     LockNotAcquiredError,
+    RejectedError,
     StoreUnavailableError,
     TimeoutExceededError,
 )
 from pyresil.stores.sqlite import SQLiteLockStore
 from pyresil.testing import ManualClock, fresh_state, record_events
 from tests.locks.faults import FaultyStore
+
+
+def lease_slots(store):
+    return Bulkhead(1, name="b", lock_store=store)
 
 
 @pytest.fixture
@@ -420,3 +426,23 @@ def test_eight_threads_lose_no_update():
     for thread in threads:
         thread.join(25)
     assert counter["value"] == 200
+
+
+@pytest.mark.parametrize("given", ["memory", "file", "locks", "backend"])
+@pytest.mark.parametrize(
+    "stage", [lambda store: Lock("k", store=store), lease_slots], ids=["lock", "bulkhead"]
+)
+def test_a_deep_copy_excludes_whom_the_policy_excludes(given, stage, tmp_path):
+    url = f"sqlite:///{tmp_path}/locks.db"
+    made = {
+        "memory": MemoryLockStore,
+        "file": lambda: url,
+        "locks": lambda: Locks(url),
+        "backend": lambda: connect(url),
+    }
+    policy = Policy(stage(made[given]()))
+    assert policy.call(int) == 0
+    copied = copy.deepcopy(policy)
+    assert copied.call(int) == 0
+    with policy.execute(), pytest.raises(RejectedError):
+        copied.call(int)
