@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyresil.cli._signals import CAUGHT
 from pyresil.clock import SYSTEM
+from pyresil.errors import StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,16 +56,20 @@ class Worker:
 
     def give(self, job: str, work: Callable[[LockStore], object]) -> None:
         """Have ``work`` done; its `Answer` comes out of `take`."""
+        self.outstanding += 1
         if not self._started:
-            self._started = True
             # The thread inherits this mask: the signals go to the main thread, so that one which stops the process has done
             # so when the main thread goes on.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
             try:
                 SYSTEM.spawn(self._serve, "pyresil-lock-store")
+                self._started = True
+            except RuntimeError as error:  # no further thread
+                failure = StoreUnavailableError(f"the store cannot be asked: {error}")
+                self._answer(Answer(job, SYSTEM.boottime(), None, failure))
+                return
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self.outstanding += 1
         self._jobs.append((job, work))
         os.write(self._wake_writer, b".")
 
@@ -98,5 +103,8 @@ class Worker:
                 answer = Answer(job, sent, work(self._store), None)
             except Exception as error:  # whatever a store or its client raises is an answer
                 answer = Answer(job, sent, None, error)
-            self._answers.append(answer)
-            os.write(self._writer, b".")
+            self._answer(answer)
+
+    def _answer(self, answer: Answer) -> None:
+        self._answers.append(answer)
+        os.write(self._writer, b".")

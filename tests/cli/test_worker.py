@@ -8,6 +8,8 @@ import time
 import pytest
 
 from pyresil.cli._worker import Worker
+from pyresil.clock import SYSTEM
+from pyresil.errors import StoreUnavailableError
 from pyresil.stores.memory import MemoryLockStore
 from tests.support.processes import wait_until
 
@@ -44,3 +46,19 @@ def test_rest_returns_at_once_where_nothing_is_to_be_done(worker, jobs):
     began = time.monotonic()
     worker.rest(10.0)
     assert time.monotonic() - began < 5.0
+
+
+def test_where_no_thread_can_be_started_the_store_is_out_of_reach(worker, monkeypatch):
+    def spawn(target, name):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SYSTEM, "spawn", spawn)
+        worker.give("acquire", lambda store: None)
+    (answer,) = worker.take()
+    assert isinstance(answer.error, StoreUnavailableError)
+    assert "can't start new thread" in str(answer.error)
+    worker.give("acquire", lambda store: 1)
+    worker.rest(10.0)
+    assert [answer.value for answer in worker.take()] == [1]
+    assert worker.outstanding == 0
