@@ -86,6 +86,8 @@ class Election:
         self._worker: threading.Thread | None = None
         self._working = False
         self._failed = False
+        #: Whether somebody who stopped it waits no more: work that has not begun by then does not begin.
+        self._given_up = False
         self._ended = False
         self._parker: Parker | None = None
         self._waiting: dict[Parker, None] = {}
@@ -159,14 +161,17 @@ class Election:
             finally:
                 self._waiting.pop(parker, None)
         lease = self._lease  # also one that was granted as the waiting began
-        if not self._ended and not inside and lease is not None:
-            log().warning(
-                "election %r: the leader's work did not stop, its lease is left to expire within %g s",
-                self.key,
-                lease.ttl,
-            )
-            lease._abandon()
-            self._wake()
+        if not self._ended and not inside:
+            self._given_up = True
+            # Without work it is on its way back, however long the store takes.
+            if lease is not None and self._working:
+                log().warning(
+                    "election %r: the leader's work did not stop, its lease is left to expire within %g s",
+                    self.key,
+                    lease.ttl,
+                )
+                lease._abandon()
+                self._wake()
         return self._ended
 
     def __enter__(self) -> Self:
@@ -243,6 +248,9 @@ class Election:
         if self._on_acquired is None:
             return
         self._working = True
+        if self._given_up:
+            self._working = False
+            return
         try:
             self._worker = self._clock.spawn(lambda: self._work(lease), f"pyresil-leader-{self.key[:40]}")
         except RuntimeError:

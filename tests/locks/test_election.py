@@ -284,6 +284,27 @@ def test_stopping_as_the_lease_is_granted_leaves_it_to_expire_as_well(clock, stu
     assert second.acquire("k").held
 
 
+@pytest.mark.parametrize("work", [False, True])
+def test_a_leader_without_work_hands_over_however_short_stopping_waits(clock, caplog, work):
+    _, (first, second) = instances(clock)
+    leads, go_on, worked = threading.Event(), threading.Event(), []
+
+    def slow(event):
+        leads.set()
+        with clock.blocked():
+            go_on.wait(20)
+
+    unsubscribe = subscribe(slow, "leadership-acquired")
+    election = first.election("k", worked.append if work else None)
+    assert leads.wait(5)
+    assert election.stop(0) is False
+    go_on.set()
+    wait_until(lambda: second.acquire("k"))
+    unsubscribe()
+    assert worked == []
+    assert "did not stop" not in caplog.text
+
+
 def test_stopping_a_candidate(clock):
     _, (first, second) = instances(clock)
     lease = first.acquire("k")
