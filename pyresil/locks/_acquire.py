@@ -122,9 +122,8 @@ class Acquisition:
                     self._tell_rejected()
                     return None
         finally:
-            if (
-                not granted and self._lease is not None
-            ):  # a signal handler raised in between, or the locks were closed
+            if not granted and self._lease is not None:
+                # A signal handler raised in between, or the locks were closed.
                 if self._keeps_id:
                     self._lease._abandon()  # another thread may run under the same acquisition
                 else:

@@ -93,9 +93,8 @@ class _Sentinels:
         error = asking.error
         if error is not None:
             # One of its own for each who waited; that a sentinel refused is no loss of the connection.
-            kind = (
-                type(error) if isinstance(error, self._errors.ResponseError) else self._errors.ConnectionError
-            )
+            refused = isinstance(error, self._errors.ResponseError)
+            kind = type(error) if refused else self._errors.ConnectionError
             raise kind(str(error)) from error
         return asking.address
 
