@@ -108,7 +108,8 @@ class AdaptiveLimit:
         samples, entry, peak = self._samples, (latency,), 0
         # No call and no loop up to the end of the stretch: other threads and signal handlers see all of it or nothing.
         samples += entry
-        self._peak = max(self._peak, active)
+        if active > self._peak:  # noqa: PLR1730 - max() is a call
+            self._peak = active
         if len(samples) < max(LEAST, self.limit):
             return
         mine = False

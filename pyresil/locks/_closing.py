@@ -122,5 +122,5 @@ def _at_exit() -> None:
             return
         try:
             close(locks, 0.0, _GRACE_AT_EXIT, SYSTEM, _CALL_AT_EXIT)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # sys.exit() in somebody's callback, too
             log().warning("leases could not be handed back at the end of the process: %s", error)

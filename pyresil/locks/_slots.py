@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyresil.clock import Parker
+from pyresil.errors import LockError
 from pyresil.locks._acquire import Acquisition
 from pyresil.locks._terms import make_terms
 from pyresil.locks.locks import Locks
@@ -91,15 +92,29 @@ class LeaseSlots:
             lease: Lease | None = None
             try:
                 lease = self.take(ctx, longest, lambda reason: reject(ctx, reason))
-                lease._running += 1
+                self.begin(lease)
                 return inner(ctx)
             finally:
                 if lease is not None:
-                    lease._running -= 1
-                    try:
-                        lease.release()
-                    except BaseException:
-                        lease.release()  # a signal handler raised before the first one took hold
-                        raise
+                    self.end(lease)
 
         return run
+
+    def begin(self, lease: Lease) -> None:
+        """Work begins in a slot; `end` follows, also where this raises.
+
+        Raises:
+            LockError: The slot was handed back meanwhile, as the process ends.
+        """
+        lease._running += 1
+        if lease._running <= 0:
+            raise LockError("locks: this object was closed")
+
+    def end(self, lease: Lease) -> None:
+        """The work is over: the slot goes back."""
+        lease._running -= 1
+        try:
+            lease.release()
+        except BaseException:
+            lease.release()  # a signal handler raised before the first one took hold
+            raise

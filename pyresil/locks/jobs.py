@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pyresil._functions import describe_function, require_plain_function, wrap_like
 from pyresil.context import current_context
-from pyresil.errors import ConfigurationError, shown
+from pyresil.errors import ConfigurationError, LockError, shown
 from pyresil.events import JobSkipped, emit
 from pyresil.locks._acquire import Acquisition, new_owner
 from pyresil.locks._keys import OWNER
@@ -186,17 +186,17 @@ class Job:
         """Run the function, or skip it and return None."""
         key = self.key or ""
         if self._locks._closed:
-            return self._skip("closed", "its Locks are closed")
+            return self._skip("closed", "")
         owner: Lease | None = None
         if self.owner is not None:
-            owner = self.owner.take()
+            owner = self._unless_closed(self.owner.take)
             if owner is None:
                 return self._skip("not-owner", f"another instance holds {key + OWNER!r}")
         if self.run_terms is None:
             assert owner is not None
             return owner.run(self._fn, *args, **kwargs)
         terms = make_terms(key, self._locks.ttl, **self.run_terms)
-        run = self._locks._acquisition(terms, None).run()
+        run = self._unless_closed(self._locks._acquisition(terms, None).run)
         if run is None:
             return self._skip("running", f"a run holds {key!r}")
         try:
@@ -215,7 +215,18 @@ class Job:
                 run.release()  # a signal handler raised before the first one took hold: it would be renewed for ever
                 raise
 
+    def _unless_closed(self, take: Callable[[], Lease | None]) -> Lease | None:
+        """What ``take()`` gives; None as well where the `Locks` were closed in the middle of it."""
+        try:
+            return take()
+        except LockError:
+            if not self._locks._closed:
+                raise
+            return None
+
     def _skip(self, reason: str, why: str) -> None:
+        if self._locks._closed:
+            reason, why = "closed", "its Locks are closed"
         log().debug("job %s skipped: %s", self.name, why)
         if JobSkipped.listeners:
             ctx = current_context()

@@ -125,26 +125,27 @@ class Bulkhead(Admission):
         leases = self._leases
         if leases is None:
             return ticket
+        lease = None
         try:
             lease = leases.take(ctx, self._longest, lambda reason: self._refuse(ctx, reason))
-            lease._running += 1
+            leases.begin(lease)
         except BaseException as error:
-            super().exit(ctx, ticket, Failure(error))
+            try:
+                if lease is not None:
+                    leases.end(lease)
+            finally:
+                super().exit(ctx, ticket, Failure(error))
             raise
         return ticket, lease
 
     def exit(self, ctx: Context, token: Any, outcome: Outcome[Any]) -> Outcome[Any]:
         """Give it back."""
-        if self._leases is None:
+        leases = self._leases
+        if leases is None:
             return super().exit(ctx, token, outcome)
         ticket, lease = token
         try:
-            lease._running -= 1
-            try:
-                lease.release()
-            except BaseException:
-                lease.release()  # a signal handler raised before the first one took hold
-                raise
+            leases.end(lease)
         finally:
             outcome = super().exit(ctx, ticket, outcome)
         return outcome

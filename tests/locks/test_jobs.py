@@ -11,6 +11,7 @@ from pyresil.context import current_context, current_lease, fencing_token
 from pyresil.errors import ConfigurationError, LockLostError, StoreUnavailableError
 from pyresil.events import LockAcquired, subscribe
 from pyresil.locks import Lease, Locks
+from pyresil.locks._acquire import Acquisition
 from pyresil.stores.memory import MemoryLockStore
 from pyresil.testing import ManualClock, record_events
 from tests.locks.faults import interrupt
@@ -600,6 +601,21 @@ def test_the_decorated_function_looks_like_itself(here):
 def test_after_close_jobs_are_skipped(here):
     job = here.without_overlapping("job")(lambda: 1)
     here.close()
+    with record_events("job-skipped") as events:
+        assert job() is None
+    assert [event.reason for event in events] == ["closed"]
+
+
+@pytest.mark.parametrize("name", ["on_one_instance", "without_overlapping"])
+def test_a_tick_that_meets_close_is_skipped(here, monkeypatch, name):
+    job = getattr(here, name)("job")(lambda: pytest.fail("it ran"))
+    run = Acquisition.run
+
+    def close_first(self):
+        here.close()
+        return run(self)
+
+    monkeypatch.setattr(Acquisition, "run", close_first)
     with record_events("job-skipped") as events:
         assert job() is None
     assert [event.reason for event in events] == ["closed"]

@@ -7,7 +7,13 @@ import pytest
 
 from pyresil import Bulkhead, CancelToken, Locks, MemoryLockStore, Policy, Retry
 from pyresil.context import current_context, current_lease
-from pyresil.errors import BulkheadFullError, CancelledError, ConfigurationError, StoreUnavailableError
+from pyresil.errors import (
+    BulkheadFullError,
+    CancelledError,
+    ConfigurationError,
+    LockError,
+    StoreUnavailableError,
+)
 from pyresil.locks import Lease
 from pyresil.stores.sqlite import SQLiteLockStore
 from tests.locks import faults
@@ -56,6 +62,28 @@ def test_a_signal_handler_that_raises_where_a_slot_is_given_back(clock, store, m
     else:
         raise AssertionError("it comes out")
     assert store.inner.scan() == []
+
+
+@pytest.mark.parametrize("form", ["call", "block"])
+def test_no_work_begins_in_a_slot_that_closing_took_back(clock, store, monkeypatch, form):
+    (one,) = bulkheads(store, clock, 1)
+    slots = one.strategies[0]._leases
+    take = slots.take
+
+    def take_and_close(*args):
+        lease = take(*args)
+        slots.locks.close()
+        return lease
+
+    monkeypatch.setattr(slots, "take", take_and_close)
+    with pytest.raises(LockError, match="closed"):
+        if form == "call":
+            one.call(pytest.fail, "it ran")
+        else:
+            with one.execute():
+                pytest.fail("it ran")
+    assert store.inner.scan() == []
+    assert one.strategies[0].stats().active == 0
 
 
 def test_slots_are_no_leases_of_the_work(clock, store):
