@@ -453,7 +453,6 @@ def test_an_interrupted_call_leaves_no_connection_out_of_step(store, postgres_ur
         """
         import sys
         from pyresil.stores.postgres import PostgresLockStore
-from pyresil.testing import instant
         from tests.support.storm import cut_short
 
         print(cut_short(PostgresLockStore(sys.argv[1]), turns=200, calls=10, first=2e-4, step=1e-4))
@@ -578,7 +577,6 @@ def test_gevent_greenlets_go_on_while_one_waits(store, postgres_url):
         from gevent import monkey; monkey.patch_all()
         import gevent, psycopg, sys
         from pyresil.stores.postgres import PostgresLockStore
-from pyresil.testing import instant
         store = PostgresLockStore(sys.argv[1])
         store.acquire("k", "a", 60_000)
         blocker = psycopg.connect(sys.argv[1])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+import secrets
 import shutil
 import signal
 import socket
@@ -16,10 +18,15 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A TCP port on 127.0.0.1 that was free a moment ago.
+
+    It is below those that the system gives to connections, so that none of these takes it before the server does.
+    """
+    while True:
+        port = secrets.choice(range(20_000, 32_768))  # not `random`, which begins anew with each test
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def wait_until(check, timeout=20.0, what="the condition", interval=0.01):
