@@ -356,7 +356,7 @@ class _Execution:
             raise
         self._responses.append((ctx.attempt, answer))
         if self._over:
-            self._close_others(None)  # a copy that comes too late
+            answer.close()  # a copy that comes too late: this one alone, the caller's may be in the list still
         return answer
 
     def _close_before(self, attempt: int) -> None:

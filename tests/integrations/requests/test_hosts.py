@@ -27,7 +27,7 @@ from pyresil import (
     TimeoutExceededError,
     current_context,
 )
-from pyresil.integrations._http.hosts import HostPolicies
+from pyresil.integrations._http.hosts import HostPolicies, _Execution
 from pyresil.integrations.requests import ResilientAdapter, ResilientSession, host_key
 from tests.support.processes import wait_until
 
@@ -340,6 +340,37 @@ class TestBounds:
         for thread in threads:
             thread.join()
         assert len({id(policy) for policy in found}) == 1
+
+
+class Answer(requests.Response):
+    """A response that notes that it was closed."""
+
+    closed = False
+
+    def __init__(self, on_close=lambda: None):
+        super().__init__()
+        self._on_close = on_close
+
+    def close(self):
+        if not self.closed:
+            self.closed = True
+            self._on_close()
+
+
+def test_a_copy_that_comes_while_the_call_ends_leaves_the_response_of_the_caller_open():
+    late = Answer()
+    winner, loser = Answer(), Answer(on_close=lambda: Policy().call(execution._once))
+    answers = iter((winner, loser, late))
+    execution = _Execution(prepared("http://127.0.0.1/"), lambda: next(answers))
+
+    class TwoCopies:
+        def call(self, once):
+            first = Policy().call(once)
+            Policy().call(once)
+            return first
+
+    assert execution.run(TwoCopies()) is winner
+    assert (winner.closed, loser.closed, late.closed) == (False, True, True)
 
 
 def test_the_context_is_that_of_the_attempt(make, upstream):
