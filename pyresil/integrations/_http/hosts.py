@@ -364,7 +364,10 @@ class _Execution:
         for given_up in (self._responses, self._refused):
             for item in list(given_up):
                 if item[0] < attempt:
-                    given_up.remove(item)
+                    try:
+                        given_up.remove(item)
+                    except ValueError:
+                        continue  # another copy of this attempt was faster
                     item[1].close()
 
     def _close_others(self, answer: Any) -> None:

@@ -373,6 +373,22 @@ def test_a_copy_that_comes_while_the_call_ends_leaves_the_response_of_the_caller
     assert (winner.closed, loser.closed, late.closed) == (False, True, True)
 
 
+def test_two_copies_of_an_attempt_may_close_what_the_one_before_brought():
+    before = [Answer(on_close=lambda: another_copy()), Answer()]
+    answers = iter([*before, Answer(), Answer()])
+    execution = _Execution(prepared("http://127.0.0.1/"), lambda: next(answers))
+    ctx = Policy().call(current_context)
+
+    def another_copy(attempt=2):
+        return ctx._next(attempt)._enter(lambda _: execution._once())
+
+    another_copy(1)
+    another_copy(1)
+    assert another_copy().closed is False  # and the other one came in its middle
+    assert [answer.closed for answer in before] == [True, True]
+    assert next(answers, None) is None
+
+
 def test_the_context_is_that_of_the_attempt(make, upstream):
     attempts = []
     session = make(Policy(Retry(attempts=3, backoff=FAST), name="upstream"))
