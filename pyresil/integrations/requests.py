@@ -21,6 +21,7 @@ from pyresil.errors import ConfigurationError, shown
 from pyresil.integrations._http.adapter import Attempt, BoundAdapter, current_attempt, limits_of
 from pyresil.integrations._http.budget import current_budget
 from pyresil.integrations._http.errors import RequestCancelledError, RequestTimeoutError
+from pyresil.integrations._http.forks import watch_session
 from pyresil.integrations._http.hosts import host_key, policies_of
 from pyresil.integrations._http.rules import checked_key, new_key, with_key
 
@@ -208,6 +209,11 @@ class ResilientSession(Configured, requests.Session):
                 pool_connections=pool_connections, pool_maxsize=pool_maxsize, pool_block=pool_block
             )
             self.mount(scheme, adapter)
+        watch_session(self)
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[misc]  # unknown to the stubs
+        watch_session(self)
 
     def policy_for(self, host: Hashable) -> Policy[Any] | BoundPolicy[Any] | None:
         """The policy of a host by its key, such as ``"https://api.example.com:443"``; made where there is none."""

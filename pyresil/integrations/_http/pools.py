@@ -10,6 +10,7 @@ from pyresil.clock import Parker
 from pyresil.integrations._http.budget import Stop
 from pyresil.integrations._http.call import active
 from pyresil.integrations._http.connection import bound
+from pyresil.integrations._http.forks import watch_manager
 from pyresil.strategy import Forkable
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def _bound_pool(cls: type[Any]) -> type[Any]:
 
 def bind_pools(manager: PoolManager) -> None:
     """Have a pool manager, or that of a proxy, make pools with our connections."""
+    watch_manager(manager)
     classes = manager.pool_classes_by_scheme
     manager.pool_classes_by_scheme = {
         scheme: cls if getattr(cls, "QueueCls", None) is BoundQueue else _bound_pool(cls)

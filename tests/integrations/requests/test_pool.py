@@ -305,6 +305,44 @@ def test_no_connection_crosses_a_fork(block):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("made", ["session", "pickle.loads(pickle.dumps(session))"])
+@pytest.mark.parametrize(
+    "lock", ["used.cookies._cookies_lock", "used.get_adapter(url).poolmanager.pools.lock"]
+)
+def test_no_lock_that_another_thread_holds_crosses_a_fork(upstream, lock, made):
+    done = run_python(
+        f"""
+        import os, pickle, signal, threading
+        from pyresil.integrations.requests import ResilientSession
+
+        url = {upstream.url("http", "/ok")!r}
+        session = ResilientSession(timeout=5)
+        session.trust_env = False
+        used = {made}
+        held, over = threading.Event(), threading.Event()
+
+        def hold():
+            with {lock}:
+                held.set()
+                over.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            os._exit(0 if used.get(url).text == "ok" else 1)
+        status = os.waitpid(child, 0)[1]
+        over.set()
+        thread.join()
+        assert status == 0, f"the child hung, or failed: {{status}}"
+        assert used.get(url).text == "ok"
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_child_of_a_fork_may_close_a_response_of_its_parent(upstream):
     done = run_python(
         f"""
