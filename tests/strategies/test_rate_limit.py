@@ -490,6 +490,21 @@ class Down(MemoryLimiterStore):
         return super().hit(*args, **options)
 
 
+def test_a_store_is_not_waited_for_longer_than_the_caller_has_time(clock):
+    class Asked(MemoryLimiterStore):
+        def hit(self, *args, timeout=None, **options):
+            asked.append(timeout)
+            return super().hit(*args, **options)
+
+    asked = []
+    policy = Policy(RateLimit("9/s", name="api", store=Asked(clock), max_wait="1m"), clock=clock)
+    policy.call(ok)
+    for deadline in (60, 2):
+        policy.options(deadline=deadline).call(ok)
+    Policy(Timeout("1s"), policy).call(ok)
+    assert asked == [None, None, 2.0, 1.0]
+
+
 def test_two_limits_on_one_store_share_what_has_one_name(clock):
     store = MemoryLimiterStore(clock)
     first, second = (RateLimit("2/10s", name="api", store=store, clock=clock) for _ in range(2))

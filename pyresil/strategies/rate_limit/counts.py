@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 from pyresil._engine.limiters import Verdict
 from pyresil._engine.partitions import Partitions
 from pyresil.errors import ConfigurationError, StoreError, report_exception, shown
+from pyresil.stores._checks import DEFAULT_TIMEOUT
 from pyresil.stores.limiter import check_decision
 
 if TYPE_CHECKING:
     from pyresil._engine.limiters import Limiter, Spec
     from pyresil.clock import Clock
     from pyresil.stores.limiter import LimiterStore
+
+#: What a store is given at the least, in seconds.
+_LEAST_TIMEOUT = 0.01
 
 
 class LocalCounts:
@@ -99,14 +103,19 @@ class StoreCounts:
             )
         return f"{self._name}:{key}"
 
-    def hit(self, key: Any, weight: int, now: float, max_wait: float) -> tuple[Verdict, Any]:
+    def hit(
+        self, key: Any, weight: int, now: float, max_wait: float, left: float | None
+    ) -> tuple[Verdict, Any]:
         """Take permits, now or within ``max_wait`` seconds; also what `give_back` needs.
+
+        The store is not waited for longer than the ``left`` seconds of the caller.
 
         Raises:
             StoreUnavailableError: What the store holds is unknown.
             StoreError: It answered with something that cannot be right.
         """
-        given = self._store.hit(self._key(key), self._spec, weight, int(max_wait * 1000.0))
+        timeout = None if left is None or left >= DEFAULT_TIMEOUT else max(left, _LEAST_TIMEOUT)
+        given = self._store.hit(self._key(key), self._spec, weight, int(max_wait * 1000.0), timeout=timeout)
         decision = check_decision(given)
         wait = (decision.wait_ms if decision.allowed else decision.retry_after_ms) / 1000.0
         return Verdict(decision.allowed, wait, now + wait, decision.remaining), decision.reservation

@@ -242,7 +242,7 @@ class RateLimit(Guard[Never], Forkable):
                 self._waiting += 1
                 queued = True
             try:
-                verdict, give_back = self._take(key, weight, max_wait if queued else 0.0)
+                verdict, give_back = self._take(key, weight, max_wait if queued else 0.0, ctx.remaining())
             except StoreUnavailableError:
                 if self._insurance is None:
                     raise
@@ -268,12 +268,14 @@ class RateLimit(Guard[Never], Forkable):
         logger().warning("rate limit %r: the store cannot be reached, its insurance decides", self.name)
         self._insurance._acquire(ctx, key, weight)
 
-    def _take(self, key: Any, weight: int, max_wait: float) -> tuple[Verdict, Callable[[], object]]:
-        """Take permits where they are counted; also how to give them back."""
+    def _take(
+        self, key: Any, weight: int, max_wait: float, left: float | None = None
+    ) -> tuple[Verdict, Callable[[], object]]:
+        """Take permits where they are counted, within the ``left`` seconds of a caller; also how to give them back."""
         now = self._now()
         store = self._store
         if store is not None:
-            verdict, reservation = store.hit(key, weight, now, max_wait)
+            verdict, reservation = store.hit(key, weight, now, max_wait, left)
             return verdict, lambda: store.give_back(key, reservation)
         counts = self._counts()
         verdict = counts.hit(key, weight, now, max_wait, self.block_for)
