@@ -57,12 +57,20 @@ class Aside:
         except Exception as error:
             self.error = error
         finally:
-            _running.pop(self._key, None)
-            self.done = True
-            for parker in list(self._parkers):
-                parker.unpark()
+            self._end()
         if self._left:
             self._discard_value()
+
+    def cannot_run(self) -> None:
+        """There is no helper thread: who waits already is told, too."""
+        self.error = OSError("no thread can be started for a name lookup or a proxy connection")
+        self._end()
+
+    def _end(self) -> None:
+        _running.pop(self._key, None)
+        self.done = True
+        for parker in list(self._parkers):
+            parker.unpark()
 
     def wait(self, budget: Budget) -> Any:
         """The result, or a fresh copy of the error.
@@ -113,7 +121,7 @@ def aside(
 
     Raises:
         Stop: The budget was spent first.
-        OSError: Too many helpers are stuck.
+        OSError: Too many helpers are stuck, or no thread can be started.
     """
     budget.left()
     running = _running.get(key)
@@ -127,8 +135,10 @@ def aside(
         if running is fresh:
             try:
                 SYSTEM.spawn(fresh.run, "pyresil-resolver")
+            except RuntimeError:
+                fresh.cannot_run()
             except BaseException:
-                _running.pop(key, None)
+                fresh.cannot_run()
                 raise
     return running.wait(budget)
 

@@ -90,6 +90,30 @@ class TestDeadResolver:
             session.get("http://c.test/", timeout=5)
 
 
+def test_all_who_wait_are_told_where_no_thread_can_be_started(session, upstream, monkeypatch):
+    url, told = upstream.url("http", "/ok", "localhost"), []
+
+    def get():
+        with pytest.raises(requests.ConnectionError, match="no thread can be started") as caught:
+            session.get(url, timeout=20)
+        told.append(caught.value)
+
+    second = threading.Thread(target=get)
+
+    def spawn(self, target, name):
+        # Under way already as the thread turns out to be one too many: somebody else has joined.
+        second.start()
+        running = next(iter(names._running.values()))
+        wait_until(lambda: running._parkers, 5, "the second caller")
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(type(names.SYSTEM), "spawn", spawn)
+    get()
+    second.join(5)
+    assert len(told) == 2
+    assert not names._running
+
+
 def test_a_name_that_does_not_exist_is_an_error_of_the_connection(session):
     with pytest.raises(requests.ConnectionError, match=r"(?i)resol|name"):
         session.get("http://no-such-host.invalid/", timeout=10)
