@@ -159,9 +159,7 @@ class CancelToken(Configured):
     def _view(cls, of: CancelToken, deadline: float, limit: float | None) -> CancelToken:
         """A token with a deadline of its own whose `cancel` cancels ``of``: the scope of a timeout."""
         token = cls._make(of._clock, (of,), of._policy)
-        token._target = of
-        token._deadline = deadline
-        token._limit = limit
+        token._target, token._deadline, token._limit = of, deadline, limit
         return token
 
     def child(self, timeout: Duration | None = None) -> CancelToken:
@@ -176,10 +174,12 @@ class CancelToken(Configured):
         return token
 
     def _chain(self) -> list[CancelToken]:
-        """This token and all above it."""
+        """This token and all above it, each once: who hands his token on at every level would double them each time."""
         found = [self]
         for token in found:
-            found += token._parents
+            for above in token._parents:
+                if above not in found:
+                    found.append(above)
         return found
 
     def cancel(self, reason: object = None) -> bool:

@@ -8,7 +8,9 @@ import weakref
 import pytest
 
 from pyresil.cancel import CancelToken, SignalSafeEvent
+from pyresil.context import current_context
 from pyresil.errors import CancelledError, ConfigurationError, TimeoutExceededError
+from pyresil.policy import Policy
 from pyresil.testing import ManualClock
 from tests.support.processes import run_python, wait_until
 
@@ -64,6 +66,18 @@ def test_children_follow_and_never_lead():
     assert not sibling.is_set()
     parent.cancel("all")
     assert sibling.reason == "all"
+
+
+@pytest.mark.parametrize("derive", [lambda token: token, CancelToken.child], ids=["itself", "child"])
+def test_a_token_that_is_handed_on_at_every_level_is_looked_at_once(derive):
+    policy = Policy()
+
+    def walk(depth):
+        token = current_context().cancel
+        return token._chain() if depth == 0 else policy.options(cancel=derive(token)).call(walk, depth - 1)
+
+    chain = policy.call(walk, 10)
+    assert len(chain) == len(set(chain)) <= 3 * 11
 
 
 def test_callbacks_run_once_in_order_and_one_that_raises_stops_nobody(caplog):
