@@ -447,6 +447,32 @@ def test_one_health_check_at_a_time_and_another_after_the_probe_timeout(make, cl
     wait_for_state(breaker, CircuitState.CLOSED)
 
 
+def test_health_checks_that_hang_do_not_pile_up(make, clock, monkeypatch, caplog):
+    monkeypatch.setattr("pyresil.strategies.circuit_breaker.breaker.MOST_CHECKS", 2)
+    started, go = [], threading.Event()
+
+    def check():
+        started.append(threading.current_thread())
+        with clock.blocked():
+            go.wait(10)
+        return True
+
+    breaker, call = make(health_check=check, probe_timeout="5s")
+    failing(call)
+    clock.advance(30)
+    for _ in range(4):
+        rejected(call)
+        clock.advance(5)
+    assert caplog.text.count("2 health checks hang") == 2
+    go.set()
+    for thread in started:
+        thread.join(10)
+    assert len(started) == 2
+    assert breaker.state is CircuitState.HALF_OPEN  # theirs came too late
+    rejected(call)
+    wait_for_state(breaker, CircuitState.CLOSED)
+
+
 def wait_for_state(breaker, state):
     for _ in range(1000):
         if breaker.state is state:

@@ -35,7 +35,8 @@ __all__ = ["CircuitBreaker"]
 _MOST_CALLS = 1_000_000
 #: The length of a break where ``open_for`` is a function that has not given one yet, in seconds.
 _FIRST_BREAK = 30.0
-
+#: So many health checks that do not end may be at work, each in its thread; then none is started until one of them ends.
+MOST_CHECKS = 32
 
 #: The default verdicts, shared by all breakers without rules of their own.
 _JUDGE = Judge(None, None, Checker("circuit breaker"))
@@ -89,7 +90,7 @@ class CircuitBreaker(CircuitControl):
             decided is looked up once a second, at the next call. A store that fails is told (`CircuitStoreError`, a warning), and
             the breaker goes on by itself.
         health_check: Called without arguments in a thread of the library, in place of probes, when a call comes after the
-            break is over; callers are rejected until it returns something true (closes) or fails (opens again).
+            break is over; callers are rejected until it returns something true (closes) or fails (opens again). At most 32 that hang.
         handle: Exception type, tuple of them, or predicate of the error: what counts as failure. Default: the default
             verdicts.
         handle_result: Predicate of the value: what counts as failure. Default: a ``status_code`` of 408, 425, 429, 500 and
@@ -106,6 +107,8 @@ class CircuitBreaker(CircuitControl):
     Events: `CircuitOpened`, `CircuitHalfOpened`, `CircuitClosed`, `CircuitIsolated`, `CircuitRejected`, in the order in which
     things happened. Transitions are logged as warnings.
     """
+
+    _dropped = (*CircuitControl._dropped, "_checks")
 
     def __init__(
         self,
@@ -164,6 +167,13 @@ class CircuitBreaker(CircuitControl):
             permits = needed = 1
         super().__init__(name, Circuit(rules, permits, needed, break_for, timeout), computed, clock)
         self._share = shared
+        if health_check is not None:
+            self._checks: dict[Ticket, None] = {}
+
+    def _after_fork(self) -> None:
+        super()._after_fork()
+        if self._health_check is not None:
+            self._checks = {}
 
     @staticmethod
     def _shared(check: Checker, store: object, name: str | None) -> Share | None:
@@ -333,6 +343,12 @@ class CircuitBreaker(CircuitControl):
 
     def _start_check(self, origin: Origin, ticket: Ticket) -> None:
         """Have the health check run with this permit, in a thread."""
+        checks = self._checks
+        if len(checks) >= MOST_CHECKS:
+            self._log().error(
+                "%s: %d health checks hang: no further one is started", self._label(), len(checks)
+            )
+            return  # the permit is held as by a check that runs: after its time somebody looks again
 
         def check() -> None:
             ticket.begun = self._now()
@@ -344,17 +360,20 @@ class CircuitBreaker(CircuitControl):
                 else:
                     self._judged(origin, ticket, not healthy, self._now(), Success(healthy))
             finally:
+                checks.pop(ticket, None)
                 if ticket.round is not None:
                     self._circuit.give_back(ticket)
 
         started = False
         try:
+            checks[ticket] = None
             self.clock.spawn(check, "pyresil-health-check")
             started = True
         except RuntimeError:  # no thread can be started
             report_exception(f"the health check of {self._label()} could not be started")
         finally:
             if not started:
+                checks.pop(ticket, None)
                 self._circuit.give_back(ticket)
 
     def describe(self) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class CircuitControl(Guard[Never], Forkable):
     """
 
     kind = "circuit breaker"
-    _dropped = ("_outbox",)
+    _dropped: tuple[str, ...] = ("_outbox",)
 
     def __init__(
         self,
