@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar
 from pyresil._flat import Inline
 from pyresil._validate import Checker
 from pyresil._workers import Handed, submit
+from pyresil.cancel import CancelToken
 from pyresil.clock import Clock, Parker
 from pyresil.errors import CancelledError, RejectedError, TimeoutExceededError, TimeoutSaturatedError
 from pyresil.events import TimedOut, emit
@@ -16,6 +17,7 @@ from pyresil.strategy import Forkable, Guard, Strategy
 if TYPE_CHECKING:
     from typing import Self
 
+    from pyresil._scope import Scope
     from pyresil.context import Context
     from pyresil.durations import Duration
     from pyresil.outcome import Outcome
@@ -288,6 +290,10 @@ class _Abandon(Timeout, Forkable):
                 and ctx.parent is None
                 and ctx._scope is None
             )
+            # All this before the worker has the context, which is narrowed for the scope of every timeout inside.
+            within = copy._limit
+            scope: Scope = copy._scope  # type: ignore[assignment]  # of every copy
+            token = None if alone else copy.cancel
             sent = False
             try:
                 if alone:
@@ -297,18 +303,17 @@ class _Abandon(Timeout, Forkable):
                 except RuntimeError as error:
                     raise self._no_thread(ctx) from error
                 sent = True
-                if alone:
-                    while not handed.done and not (first._base is not None and copy.cancel.is_set()):
+                if token is None:
+                    while not handed.done and not (first._base is not None and scope.token().is_set()):
                         left = until - monotonic()
                         if left <= 0.0:
                             break
                         park(parker, left)
                 else:
-                    token = copy.cancel
                     while not handed.done and not token.is_set():
                         token.park(parker, for_work=True)
             except BaseException:
-                copy.cancel.cancel("abandoned")  # the copy alone: somebody may try again
+                scope.token().cancel("abandoned")  # the copy alone: somebody may try again
                 raise
             finally:
                 if alone:
@@ -320,7 +325,7 @@ class _Abandon(Timeout, Forkable):
             if handed.abandoned:
                 if own == until and monotonic() >= own:
                     self._tell(ctx, late=False)
-                copy.cancel.raise_if_cancelled()
+                (token or CancelToken._view(scope.token(), until, within)).raise_if_cancelled()
             try:
                 value = handed.result()
             except Exception as error:

@@ -144,6 +144,28 @@ def test_an_outer_deadline_ends_the_wait_with_its_own_error(stuck):
     assert timeout.abandoned == 1
 
 
+@pytest.mark.parametrize("watched", [True, False])
+def test_the_caller_waits_for_its_own_deadline_and_not_for_one_inside(monkeypatch, watched):
+    real, inside = _workers.submit, threading.Event()
+
+    def submit(clock, job):
+        real(clock, job)
+        assert inside.wait(5)  # the worker is faster, as one that is fresh mostly is
+
+    def work():
+        token = current_context().cancel
+        inside.set()
+        assert token.wait(5)
+        if not watched:
+            current_context()._origin._waker()  # the caller looks
+        time.sleep(0.05)
+        return "late"
+
+    monkeypatch.setattr("pyresil.strategies.timeout.submit", submit)
+    policy = Policy(abandon("10s"), Timeout("10ms"))
+    assert (policy.options(cancel=CancelToken()) if watched else policy).call(work) == "late"
+
+
 def test_an_outer_policy_s_deadline_ends_the_wait(stuck):
     outer, inner = Policy(Timeout("50ms")), Policy(abandon("30s"))
     with pytest.raises(TimeoutExceededError):
