@@ -281,9 +281,7 @@ class Context:
 
     def _widen(self, saved: tuple[float | None, float | None, CancelToken | None]) -> None:
         """The timeout's scope ends, and with it the token that was made in it."""
-        token = self.__dict__.pop("_token", None)
-        if token is not None:
-            token._close_view()
+        self._close_token()
         self._deadline, self._limit, outer = saved
         if outer is not None:
             self._token = outer
@@ -346,31 +344,33 @@ def current_context() -> Context | None:
 
 def _resolve(current: Any) -> Context | None:
     """The context that something found in the variable stands for."""
-    while current is not None:
-        found = _context_in(current)
-        if found is not None:
-            return found
-        current = current[3]  # that call is over
-    return None
+    unmade, found = [], None  # no recursion: the work may be hundreds of calls deep
+    while current is not None and found is None:
+        if isinstance(owner := current[0], Context):
+            found = owner
+        elif owner is not None:  # else that call is over
+            unmade.append(current)
+        current = current[3]
+    while unmade:
+        found = _context_in(unmade.pop(), found) or found
+    return found
 
 
 def context_of(cell: list[Any]) -> Context:
     """The `Context` of a flat call that runs, made at first use."""
-    found = _context_in(cell)
+    found = _context_in(cell, None if cell[3] is None or isinstance(cell[0], Context) else _resolve(cell[3]))
     if found is None:
         raise RuntimeError("the call is over")
     return found
 
 
-def _context_in(cell: list[Any]) -> Context | None:
+def _context_in(cell: list[Any], parent: Context | None) -> Context | None:
     owner = cell[0]
     if owner is None or isinstance(owner, Context):
         return owner
     ctx = Context()
     ctx._owner = owner
-    fn = cell[4] if owner.fn is None else owner.fn
-    ctx._work = (fn, cell[1], cell[2] or {})
-    parent = _resolve(cell[3])
+    ctx._work = (cell[4] if owner.fn is None else owner.fn, cell[1], cell[2] or {})
     if parent is not None:
         ctx._inherit(parent)
     # Code that copied the context may ask from another thread; no call stands between the look and the store.

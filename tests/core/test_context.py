@@ -312,6 +312,20 @@ def test_a_cancel_token_is_inherited():
     assert len(calls) == 2
 
 
+def test_contexts_of_work_that_is_hundreds_of_calls_deep_are_no_recursion():
+    policy = Policy()
+
+    def walk(depth):
+        if depth:
+            return policy.call(walk, depth - 1)
+        ctx, found = current_context(), 0
+        while ctx is not None:
+            ctx, found = ctx.parent, found + 1
+        return found
+
+    assert walk(300) == 300
+
+
 def test_cancelling_an_inner_execution_leaves_the_outer_one():
     with Policy().execute() as outer:
         with Policy().execute() as inner:
