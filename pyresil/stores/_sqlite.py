@@ -218,16 +218,29 @@ class SQLiteFile:
                 raise StoreError(f"{self.where} is a folder: name a file in it, such as {self.path}/locks.db")
         else:
             self._make_folder(os.path.dirname(self.path))  # noqa: PTH120 - as above
-            try:
-                os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-            except OSError as error:
-                self._translate(error)
+            self._create()
         kind = network_file_system(self.path)
         if kind is not None:
             raise StoreError(
                 f"{self.where} is on a network file system ({kind}), where SQLite cannot lock: use a local path, or a "
                 "Redis or PostgreSQL store"
             )
+
+    def _create(self) -> None:
+        path = os.path.realpath(self.path)  # a link to a file that is not there, too
+        try:
+            # Not opened, where that can be had: closing it would take all locks of this process off a file that another thread
+            # made and opened meanwhile.
+            os.mknod(path, 0o600)
+        except FileExistsError:
+            pass
+        except OSError:
+            try:
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            except FileExistsError:
+                pass
+            except OSError as error:
+                self._translate(error)
 
     def _make_folder(self, folder: str) -> None:
         if os.path.isdir(folder):  # noqa: PTH112 - as above

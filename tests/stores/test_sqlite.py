@@ -448,6 +448,39 @@ def test_a_forked_child_opens_its_own_connection(store, path):
     assert store.inspect("child").owner == "b"
 
 
+def test_a_link_to_a_file_that_is_not_there_makes_it_private(tmp_path):
+    there = tmp_path / "there.db"
+    (tmp_path / "link.db").symlink_to(there)
+    with SQLiteLockStore(tmp_path / "link.db") as store:
+        store.acquire("k", "a", 1_000)
+    assert stat.S_IMODE(there.stat().st_mode) == 0o600
+
+
+USED_BY_ANOTHER = """
+import sys
+from pyresil.stores.sqlite import SQLiteLockStore
+
+with SQLiteLockStore(sys.argv[1]) as store:
+    print(store.inspect("k").remaining_ms)
+"""
+
+
+def test_a_file_that_another_thread_made_meanwhile_keeps_its_locks(store, path):
+    second = SQLiteLockStore(path)
+    make_folder = second._file._make_folder
+
+    def other_is_faster(folder):
+        make_folder(folder)
+        store.acquire("k", "a", 60_000)
+
+    second._file._make_folder = other_is_faster
+    second.acquire("other", "b", 60_000)
+    run_python(USED_BY_ANOTHER, str(path))
+    assert store.renew("k", "a", 3_600_000)
+    assert int(run_python(USED_BY_ANOTHER, str(path)).stdout) > 60_000
+    second.close()
+
+
 def test_many_threads_leave_few_connections(store):
     barrier = threading.Barrier(20)
 
