@@ -1,19 +1,67 @@
-"""How often this process is a fork's child: what is opened in one generation is not used in the next.
+"""Forks: how often this process is the child of one, and what a fork must not come into the middle of.
 
-Cheaper than asking the kernel for the process id on every call.
+What is opened in one generation is not used in the next. And what SQLite does in another thread while the process is forked
+stays half done in the child for ever, where the file then is busy, so a fork waits for it, for a second at most.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 
-#: Read it as ``_forks.generation``; it grows in every forked child.
+from pyresil.clock import SYSTEM, Parker
+
+#: Read it as ``_forks.generation``; it grows in every forked child. Cheaper than asking the kernel for the process id.
 generation = 0
 
+#: How long a fork waits for other threads, and how often it looks, in seconds.
+_PATIENCE, _LOOK = 1.0, 0.001
 
-def _next_generation() -> None:
+#: The stretches that are under way, and the threads that are about to fork; both with the threads' numbers.
+_stretches: dict[object, int] = {}
+_forking: dict[int, None] = {}
+
+
+def begin(stretch: object, deadline: float) -> None:
+    """A stretch begins that no other thread's fork shall come into the middle of; it is over with `end`.
+
+    Args:
+        stretch: Names it.
+        deadline: Until when to wait for a fork that is about to happen, on the system's monotonic clock.
+    """
+    me = threading.get_ident()
+    nested = me in list(_stretches.values())  # in a signal handler: what it interrupted goes on after it
+    while True:
+        _stretches[stretch] = me
+        # Looked at once the fork can see this one.
+        if nested or not _forking or me in _forking or SYSTEM.monotonic() >= deadline:
+            return
+        _stretches.pop(stretch, None)
+        SYSTEM.park_for_work(Parker(), _LOOK)
+
+
+def end(stretch: object) -> None:
+    """It is over; twice is once."""
+    _stretches.pop(stretch, None)
+
+
+def _before() -> None:
+    me = threading.get_ident()
+    _forking[me] = None
+    until = SYSTEM.monotonic() + _PATIENCE
+    while any(thread != me for thread in list(_stretches.values())) and SYSTEM.monotonic() < until:
+        SYSTEM.park_for_work(Parker(), _LOOK)
+
+
+def _in_parent() -> None:
+    _forking.pop(threading.get_ident(), None)
+
+
+def _in_child() -> None:
     global generation
     generation += 1
+    _forking.clear()
+    _stretches.clear()
 
 
-os.register_at_fork(after_in_child=_next_generation)
+os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

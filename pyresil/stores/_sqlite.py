@@ -11,7 +11,7 @@ import os
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pyresil.clock import SYSTEM
+from pyresil.clock import SYSTEM, Parker
 from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
 from pyresil.stores import _forks
 from pyresil.stores._host import boot_id, boottime_offset, network_file_system
@@ -31,19 +31,24 @@ _TABLES = "SELECT name, sql FROM sqlite_master WHERE type = 'table'"
 # SQLite's primary result codes.
 _PERM, _BUSY, _LOCKED, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 3, 5, 6, 8, 10, 11, 13, 14, 26
 
-#: Connections that a forked child found: kept, because closing one there could spoil the parent's.
+#: All idle connections of this process.
+_everywhere: dict[Connection, None] = {}
+#: Connections that were in use when a fork came: kept, because closing one in the child could hang.
 _inherited: list[object] = []
+#: The option of a connection that leaves the log alone when it is closed.
+_NO_CHECKPOINT = 1006
 
 
 class Connection:
     """An open connection, and the file that it has open."""
 
-    __slots__ = ("db", "file", "generation")
+    __slots__ = ("closing", "db", "file", "generation")
 
     def __init__(self, db: sqlite3.Connection, file: tuple[int, int], generation: int) -> None:
         self.db = db
         self.file = file
         self.generation = generation
+        self.closing = False
 
     def rows(self, sql: str, values: dict[str, Any]) -> list[Any]:
         """Run one statement and return its rows."""
@@ -119,7 +124,9 @@ class SQLiteFile:
         deadline = SYSTEM.monotonic() + timeout
         while True:
             connection: Connection | None = None
+            stretch = object()
             try:
+                _forks.begin(stretch, deadline)
                 connection = self._take()
                 answer = statements(connection)
             except Exception as error:
@@ -137,8 +144,11 @@ class SQLiteFile:
             else:
                 return answer
             finally:
-                if connection is not None:
-                    self._give_back(connection)
+                try:
+                    if connection is not None:
+                        self._give_back(connection)
+                finally:
+                    _forks.end(stretch)
             SYSTEM.sleep(SYSTEM.random() * 0.001)
 
     def _take(self) -> Connection:
@@ -150,8 +160,9 @@ class SQLiteFile:
             except IndexError:
                 break  # another thread was faster
             if connection.generation != generation:
-                _inherited.append(connection)
-            elif connection.file != file:
+                continue  # `_close_inherited` closes it
+            _everywhere.pop(connection, None)
+            if connection.file != file:
                 connection.db.close()  # somebody removed or replaced the file
             else:
                 return connection
@@ -161,6 +172,7 @@ class SQLiteFile:
         if connection.generation != _forks.generation:
             _inherited.append(connection)
         elif len(self._idle) < _MAX_IDLE:
+            _everywhere[connection] = None
             self._idle.append(connection)
         else:
             connection.db.close()
@@ -178,7 +190,9 @@ class SQLiteFile:
                 connection = self._idle.pop()
             except IndexError:
                 return  # another thread was faster
-            self._discard(connection)
+            if connection.generation == _forks.generation:
+                _everywhere.pop(connection, None)
+                connection.db.close()
 
     def __del__(self) -> None:
         self.close()
@@ -196,6 +210,7 @@ class SQLiteFile:
             raise StoreError(
                 f"{self.where}: SQLite 3.35 or later is needed, this Python has {sqlite.sqlite_version}"
             )
+        _close_inherited()
         self._make_file()
         file = self._identity()
         # No statement waits in the driver (timeout=0); a connection moves between threads, one at a time.
@@ -329,6 +344,35 @@ class SQLiteFile:
                 f"{self.where}: the disk failed ({error}): is it full or gone?"
             ) from error
         raise StoreError(f"{self.where}: {error}") from error
+
+
+def _close_inherited() -> None:
+    """Close what a fork's child found open.
+
+    SQLite remembers in the process's memory which locks it has on a file. A fork copies that and not the locks: where anything
+    of the parent's is open, the child's own connections take none, and once the parent has closed its own, others take the
+    log away from under them, and nobody sees any more what the child writes.
+    """
+    while True:
+        found = [connection for connection in list(_everywhere) if connection.generation != _forks.generation]
+        for connection in found:
+            mine = False
+            try:
+                # No call in between: one thread closes it, and the others wait.
+                if not connection.closing:
+                    connection.closing = mine = True
+                if mine:
+                    # It may be of a log that others have removed since, with the parent.
+                    if hasattr(connection.db, "setconfig"):
+                        connection.db.setconfig(_NO_CHECKPOINT, True)
+                    connection.db.close()
+            finally:
+                if mine:
+                    _everywhere.pop(connection, None)
+        if not found:
+            return
+        if any(connection in _everywhere for connection in found):
+            SYSTEM.park_for_work(Parker(), 0.001)
 
 
 def _is_busy(error: Exception) -> bool:

@@ -439,7 +439,7 @@ def test_a_forked_child_opens_its_own_connection(store, path):
             good = isinstance(store.acquire("k", "b", 1_000), Held) and isinstance(
                 store.acquire("child", "b", 60_000), Granted
             )
-            good = good and len(_sqlite._inherited) == 1
+            good = good and len(_sqlite._everywhere) == 1
             store.close()
         finally:
             os._exit(0 if good else 1)
@@ -463,6 +463,49 @@ from pyresil.stores.sqlite import SQLiteLockStore
 with SQLiteLockStore(sys.argv[1]) as store:
     print(store.inspect("k").remaining_ms)
 """
+
+
+def test_what_a_forked_child_writes_is_seen_when_its_parent_is_gone(store, path):
+    store.acquire("parent's", "a", 60_000)
+    closed, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        good = False
+        try:
+            os.read(closed, 1)  # nothing of the parent's is open any more
+            store.acquire("k", "b", 60_000)
+            run_python(USED_BY_ANOTHER, str(path))
+            good = store.renew("k", "b", 3_600_000)
+            good = good and int(run_python(USED_BY_ANOTHER, str(path)).stdout) > 60_000
+        finally:
+            os._exit(0 if good else 1)
+    store.close()
+    os.write(tell, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_fork_waits_until_no_other_thread_is_in_the_middle_of_a_statement(store):
+    store.acquire("k", "a", 60_000)
+    begun = threading.Event()
+
+    def statements(connection):
+        connection.rows("BEGIN IMMEDIATE", {})
+        begun.set()
+        SYSTEM.sleep(0.1)
+        connection.rows("COMMIT", {})
+
+    thread = threading.Thread(target=store._file.run, args=(statements, 30.0))
+    thread.start()
+    assert begun.wait(10)
+    pid = os.fork()
+    if pid == 0:
+        good = False
+        try:
+            good = isinstance(store.acquire("child", "b", 60_000), Granted)
+        finally:
+            os._exit(0 if good else 1)
+    thread.join(10)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_a_file_that_another_thread_made_meanwhile_keeps_its_locks(store, path):
