@@ -289,6 +289,27 @@ def test_a_waiter_wakes_when_the_lock_expires(store):
     assert isinstance(store.acquire("k", "b", 1_000), Granted)
 
 
+def test_no_request_of_a_waiter_outlasts_its_time_by_much(store, monkeypatch):
+    """Who waits inside a policy looks every 100 ms whether its deadline passed: a server that hangs must not keep it."""
+    limits = []
+    run, command = store._link.run, store._link.command
+
+    def spied_run(name, keys, args, timeout):
+        limits.append(timeout)
+        return run(name, keys, args, timeout)
+
+    def spied_command(key, words, timeout):
+        limits.append(timeout)
+        return command(key, words, timeout)
+
+    store.acquire("k", "a", 60_000)
+    monkeypatch.setattr(store._link, "run", spied_run)
+    monkeypatch.setattr(store._link, "command", spied_command)
+    assert store.wait_for_release("k", timeout=0.1) is False
+    assert len(limits) >= 2
+    assert max(limits) <= 1.1
+
+
 def test_an_unreachable_server_is_unknown_within_the_timeout():
     store = RedisLockStore(redis.Redis(port=free_port()))
     for call in (

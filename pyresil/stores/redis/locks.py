@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["RedisLockStore"]
 
 _KEEP_MS = int(KEEP * 1000)
+#: So many seconds after the end of a waiting its server is given up: who waits has a deadline, perhaps.
+_LATE = 1.0
 
 
 def escape(key: str) -> bytes:
@@ -159,17 +161,16 @@ class RedisLockStore(LockStore):
                 return False
             first = False
             window = max(1, int(left * 1000))
-            opens = self._run("lock_wait", (lock, lock + b":waiters"), (window + 1_000,), None)
+            limit = min(self._link.timeout, max(left, 0.0) + _LATE)
+            opens = self._run("lock_wait", (lock, lock + b":waiters"), (window + 1_000,), limit)
             if not isinstance(opens, int):
                 raise self._implausible(key, opens)
             if opens == 0:
                 return True
             # 0 would be for ever; a little longer than the lock, so that it has expired then.
             pause = max(0.001, min(left, opens / 1000.0 + 0.002))
-            if (
-                self._link.command(lock + b":bell", ("BLPOP", lock + b":bell", pause), pause + 2.0)
-                is not None
-            ):
+            rung = self._link.command(lock + b":bell", ("BLPOP", lock + b":bell", pause), pause + _LATE)
+            if rung is not None:
                 return True
 
     def diagnose(self, *, timeout: float | None = None) -> list[tuple[str, str, str]]:
