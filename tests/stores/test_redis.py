@@ -353,6 +353,26 @@ def test_a_hung_server_is_unknown_within_the_timeout(new_valkey):
     store.close()
 
 
+def test_a_name_that_is_not_found_out_keeps_no_call_beyond_its_time(store, client, monkeypatch):
+    store.inspect("k")
+    store.close()
+    find_out, over, found = socket.getaddrinfo, threading.Event(), []
+
+    def dead_resolver(*args, **options):
+        over.wait(20)
+        found.append(None)
+        return find_out(*args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", dead_resolver)
+    with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+        store.inspect("k", timeout=0.3)
+    assert not found
+    over.set()
+    wait_until(lambda: store._link._server._idle)
+    monkeypatch.undo()
+    assert store.inspect("k") is None
+
+
 def test_half_a_reply_is_unknown_within_the_timeout():
     replies = [b"*0\r\n", b"*4\r\n$1\r\n"]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyresil.clock import SYSTEM, Parker
 from pyresil.stores import _forks
+from pyresil.stores._opening import Opening
 from pyresil.stores.base import SHORTEST_HALVED
 
 if TYPE_CHECKING:
@@ -218,9 +219,15 @@ class Server:
         options = {**self._options, "socket_timeout": left, "socket_connect_timeout": left}
         if self._sentinels is not None:
             options["connection_pool"] = _Patient(self._sentinels, left)
-        connection = self._class(**options)
-        connection.connect()
-        return connection
+
+        def connect() -> Any:
+            connection = self._class(**options)
+            connection.connect()
+            return connection
+
+        if self._sentinels is not None:
+            return connect()  # asking them ends in time, and they tell an address rather than a name
+        return Opening(connect, self._give_back, "pyresil-redis").wait(SYSTEM.monotonic() + left)
 
     def _give_back(self, connection: Any) -> None:
         if len(self._idle) < _MAX_IDLE:
