@@ -12,6 +12,7 @@ from pyresil.clock import SYSTEM, Clock
 from pyresil.context import UNSET, current_context
 from pyresil.errors import ConfigurationError, LockError
 from pyresil.locks._acquire import Acquisition
+from pyresil.locks._chores import Chores
 from pyresil.locks._closing import close, register
 from pyresil.locks._hold import Hold
 from pyresil.locks._keys import KeyBook
@@ -82,6 +83,7 @@ class Locks(Configured, Forkable):
         self._closed = False
         self._closing: dict[Parker, None] = {}
         self._registered = False
+        self._chores = Chores(self.clock)
         self._watch_forks()
 
     def __deepcopy__(self, memo: object) -> Self:
@@ -92,6 +94,7 @@ class Locks(Configured, Forkable):
         self._keys.elections = {}  # their threads are the parent's
         self._closed = False
         self._closing = {}
+        self._chores = Chores(self.clock)
 
     @property
     def store(self) -> LockStore:
@@ -340,10 +343,7 @@ class Locks(Configured, Forkable):
 
     def _later(self, job: Callable[[], object]) -> None:
         """Tell the store something in the background: it may not answer for a while."""
-        try:
-            self.clock.spawn(job, "pyresil-lock-cleanup")
-        except RuntimeError:
-            pass  # no thread to be had: what it is about expires by itself
+        self._chores.add(job)
 
     def __enter__(self) -> Self:
         return self

@@ -663,3 +663,20 @@ def test_close_asks_a_sick_store_only_once(store, locks):
     assert store.count("release") <= 2, "once, and once more in the background"
     assert not any(lease.held for lease in leases)
     assert locks._leases == {}
+
+
+def test_callers_that_give_up_while_the_store_hangs_leave_few_threads(locks, store):
+    recovered, tidied = threading.Event(), []
+
+    def hangs(number):
+        recovered.wait(30)
+        tidied.append(number)
+
+    store.faults = {"acquire": lambda _: "drop-request", "release": hangs}
+    for _ in range(100):
+        with pytest.raises(StoreUnavailableError):
+            locks.acquire("k")
+    threads = [thread for thread in threading.enumerate() if thread.name == "pyresil-lock-cleanup"]
+    recovered.set()
+    assert len(threads) <= 16
+    wait_until(lambda: len(tidied) == 100)
