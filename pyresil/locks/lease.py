@@ -11,7 +11,7 @@ from pyresil.context import current_context
 from pyresil.errors import LockError, LockLostError, report_exception
 from pyresil.events import LockLost, LockReleased, LockRenewFailed, emit
 from pyresil.locks._log import log
-from pyresil.locks._scope import Scope
+from pyresil.locks._scope import Scope, time_to_release
 
 if TYPE_CHECKING:
     import threading
@@ -192,7 +192,7 @@ class Lease:
                 return False
             mine = self._renewal.stop()
             # A lease whose time ran out may still be ours at the store: others need not wait for the rest of its ttl.
-            done = self._lost_by != "refused" and self._give_back(timeout)
+            done = self._lost_by != "refused" and self._give_back(timeout or time_to_release())
         except BaseException:  # of a signal handler
             if first:
                 self._renewal.stop()

@@ -446,3 +446,30 @@ def test_a_deep_copy_excludes_whom_the_policy_excludes(given, stage, tmp_path):
     assert copied.call(int) == 0
     with policy.execute(), pytest.raises(RejectedError):
         copied.call(int)
+
+
+def test_a_release_ends_with_the_deadline(clock):
+    """A store that hangs must not keep the caller for the store's own 5 s."""
+    limits = []
+
+    class Spied(FaultyStore):
+        def release(self, key, owner, min_hold_ms=0, *, timeout=None):
+            limits.append(timeout)
+            return super().release(key, owner, min_hold_ms, timeout=timeout)
+
+    store = Spied(MemoryLockStore(clock=clock))
+    lock = Lock("k", store=store, clock=clock)
+    locks = Locks(store, clock=clock)
+
+    def with_a_block():
+        with locks.hold("other"):
+            clock.advance("1s")
+
+    for stage in ([lock], []):
+        Policy(Timeout("3s"), *stage, clock=clock).call(with_a_block)
+    assert limits == [2.0, 2.0, 2.0]
+    limits.clear()
+    Policy(Timeout("1s"), lock, clock=clock).call(clock.advance, "5s")
+    Policy(lock, Timeout("1s"), clock=clock).call(clock.advance, "500ms")
+    Policy(Timeout("1h"), lock, clock=clock).call(clock.advance, "500ms")
+    assert limits == [0.5, None, None]
