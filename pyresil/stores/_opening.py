@@ -6,12 +6,19 @@ the addresses are.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from pyresil.clock import SYSTEM, Parker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+#: So many of one name at most: callers with short deadlines give up many times while a dead server keeps one.
+_MOST = 32
+_under_way: dict[Opening, None] = {}
+
+os.register_at_fork(after_in_child=_under_way.clear)
 
 
 class Opening:
@@ -39,10 +46,12 @@ class Opening:
             deadline: On the system's monotonic clock.
 
         Raises:
-            TimeoutError: It is not there in time.
+            TimeoutError: It is not there in time, or too many others are not there.
             Exception: What opening it raised.
         """
         try:
+            if sum(other._name == self._name for other in list(_under_way)) >= _MOST:
+                raise TimeoutError("no connection in time, for many others")
             try:
                 SYSTEM.spawn(self._run, self._name)
             except RuntimeError:  # no further thread, at the end of the interpreter for one
@@ -64,9 +73,12 @@ class Opening:
 
     def _run(self) -> None:
         try:
+            _under_way[self] = None
             self._made.append(self._connect())
         except Exception as error:
             self._error = error.with_traceback(None)
+        finally:
+            _under_way.pop(self, None)
         self._done = True
         self._parker.unpark()
         if self._abandoned:

@@ -373,6 +373,24 @@ def test_a_name_that_is_not_found_out_keeps_no_call_beyond_its_time(store, clien
     assert store.inspect("k") is None
 
 
+def test_callers_that_give_up_on_a_dead_resolver_leave_few_threads(store, monkeypatch):
+    over, find_out = threading.Event(), socket.getaddrinfo
+
+    def dead_resolver(*args, **options):
+        over.wait(20)
+        return find_out(*args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", dead_resolver)
+    for _ in range(50):
+        with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+            store.inspect("k", timeout=0.01)
+    waiting = [thread for thread in threading.enumerate() if thread.name == "pyresil-redis"]
+    over.set()
+    assert len(waiting) <= 32
+    wait_until(lambda: not any(thread.is_alive() for thread in waiting))
+    assert store.inspect("k") is None
+
+
 def test_half_a_reply_is_unknown_within_the_timeout():
     replies = [b"*0\r\n", b"*4\r\n$1\r\n"]
 
