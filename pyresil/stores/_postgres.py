@@ -18,7 +18,7 @@ from pyresil.stores._opening import Opening
 from pyresil.stores.base import SHORTEST_HALVED
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 _MAX_IDLE = 8
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
@@ -191,7 +191,7 @@ class Database:
 
     @contextmanager
     def _from_engine(self, deadline: float) -> Iterator[Any]:
-        lent = self._source.raw_connection()
+        lent = self._lent(deadline)
         try:
             connection = lent.driver_connection
             with _autocommitting(connection):
@@ -202,6 +202,14 @@ class Database:
             raise
         finally:
             lent.close()
+
+    def _lent(self, deadline: float) -> Any:
+        borrow: Callable[[], Any] = self._source.raw_connection
+        idle = getattr(self._source.pool, "checkedin", None)
+        if idle is not None and idle() > 0:
+            return borrow()
+        # An exhausted pool, or a server that is gone, keeps whoever borrows for as long as the engine's options say: 30 s, or minutes.
+        return Opening(borrow, lambda lent: lent.close(), "pyresil-engine").wait(deadline)
 
     def _translated(self, error: Exception) -> tuple[StoreError | ConfigurationError, bool]:
         """What the error means to a user in one line, and whether another try may help."""

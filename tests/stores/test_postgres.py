@@ -266,6 +266,19 @@ def test_it_never_runs_inside_the_applications_transaction(store, postgres_url):
     lent.close()
 
 
+def test_an_exhausted_pool_of_an_engine_keeps_no_call_beyond_its_time(store, postgres_url):
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    url = postgres_url.replace("postgresql:", "postgresql+psycopg:")
+    engine = sqlalchemy.create_engine(url, pool_size=1, max_overflow=0, pool_timeout=10)
+    lent = PostgresLockStore(engine)
+    with engine.connect(), pytest.raises(StoreUnavailableError, match="no connection in time"):
+        lent.inspect("k", timeout=0.1)
+    assert lent.inspect("k") is None
+    wait_until(lambda: engine.pool.checkedin() == 1)
+    assert lent.inspect("k") is None
+    engine.dispose()
+
+
 def test_another_driver_of_an_engine_is_refused():
     class Engine:
         raw_connection = None
