@@ -154,9 +154,7 @@ class Context:
         """
         function, args, kwargs = self._work
         if function is None:
-            raise PolicyUsageError(
-                "a block has no arguments: arguments() needs policy.call or a decorated function"
-            )
+            raise PolicyUsageError("a block has no arguments: only a call and a decorated function have them")
         import inspect
 
         try:
@@ -301,7 +299,9 @@ class Context:
 
     def _enter(self, run: Callable[[Context], Any]) -> Any:
         """Run something with this context as the current one."""
-        cell = cell_in_current(self, ())
+        outer = _current.get()
+        # Mostly without a call, which every attempt would pay for.
+        cell = [self, (), None, outer] if outer is None or outer[0] else cell_in_current(self, ())
         try:
             _current.set(cell)
             return run(self)
