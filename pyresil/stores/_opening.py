@@ -14,7 +14,7 @@ from pyresil.clock import SYSTEM, Parker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: So many of one name at most: callers with short deadlines give up many times while a dead server keeps one.
+#: So many to one server at most: callers with short deadlines give up many times while a dead server keeps one.
 _MOST = 32
 _under_way: dict[Opening, None] = {}
 
@@ -28,12 +28,16 @@ class Opening:
         connect: Opens and returns it.
         keep: Is given the one that came too late.
         name: Of the thread.
+        server: Stands for the server, or the pool: one that is dead takes nothing from the others.
     """
 
-    def __init__(self, connect: Callable[[], Any], keep: Callable[[Any], object], name: str) -> None:
+    def __init__(
+        self, connect: Callable[[], Any], keep: Callable[[Any], object], name: str, server: object
+    ) -> None:
         self._connect = connect
         self._keep = keep
         self._name = name
+        self._server = server
         self._parker = Parker()
         self._made: list[Any] = []
         self._error: Exception | None = None
@@ -50,7 +54,7 @@ class Opening:
             Exception: What opening it raised.
         """
         try:
-            if sum(other._name == self._name for other in list(_under_way)) >= _MOST:
+            if sum(other._server == self._server for other in list(_under_way)) >= _MOST:
                 raise TimeoutError("no connection in time, for many others")
             try:
                 SYSTEM.spawn(self._run, self._name)

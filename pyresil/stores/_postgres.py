@@ -170,7 +170,8 @@ class Database:
             if opened == generation:
                 return connection
             _inherited.append(connection)
-        return Opening(lambda: self._connect(deadline), self._give_back, "pyresil-postgres").wait(deadline)
+        opening = Opening(lambda: self._connect(deadline), self._give_back, "pyresil-postgres", self._source)
+        return opening.wait(deadline)
 
     def _connect(self, deadline: float) -> Any:
         left = max(1, -int(-(deadline - SYSTEM.monotonic()) // 1))
@@ -209,7 +210,7 @@ class Database:
         if idle is not None and idle() > 0:
             return borrow()
         # An exhausted pool, or a server that is gone, keeps whoever borrows for as long as the engine's options say: 30 s, or minutes.
-        return Opening(borrow, lambda lent: lent.close(), "pyresil-engine").wait(deadline)
+        return Opening(borrow, lambda lent: lent.close(), "pyresil-engine", self._source).wait(deadline)
 
     def _translated(self, error: Exception) -> tuple[StoreError | ConfigurationError, bool]:
         """What the error means to a user in one line, and whether another try may help."""

@@ -391,6 +391,28 @@ def test_callers_that_give_up_on_a_dead_resolver_leave_few_threads(store, monkey
     assert store.inspect("k") is None
 
 
+def test_a_server_that_cannot_be_reached_takes_no_connection_from_another_one(store, monkeypatch):
+    over, find_out = threading.Event(), socket.getaddrinfo
+
+    def half_dead_resolver(host, *args, **options):
+        if host == "dead.invalid":
+            over.wait(20)
+            raise OSError("no such host")
+        return find_out(host, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", half_dead_resolver)
+    dead = RedisLockStore(redis.Redis(host="dead.invalid"))
+    for _ in range(40):
+        with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+            dead.inspect("k", timeout=0.01)
+    waiting = [thread for thread in threading.enumerate() if thread.name == "pyresil-redis"]
+    try:
+        assert store.inspect("k", timeout=2.0) is None
+    finally:
+        over.set()
+        wait_until(lambda: not any(thread.is_alive() for thread in waiting))
+
+
 def test_half_a_reply_is_unknown_within_the_timeout():
     replies = [b"*0\r\n", b"*4\r\n$1\r\n"]
 

@@ -227,7 +227,8 @@ class Server:
 
         if self._sentinels is not None:
             return connect()  # asking them ends in time, and they tell an address rather than a name
-        return Opening(connect, self._give_back, "pyresil-redis").wait(SYSTEM.monotonic() + left)
+        opening = Opening(connect, self._give_back, "pyresil-redis", self.name)
+        return opening.wait(SYSTEM.monotonic() + left)
 
     def _give_back(self, connection: Any) -> None:
         if len(self._idle) < _MAX_IDLE:
