@@ -12,7 +12,7 @@ from pyresil.events import LockAcquired, LockRejected, emit
 from pyresil.locks._log import log
 from pyresil.locks.lease import Lease
 from pyresil.stores._checks import check_token
-from pyresil.stores.base import DEFAULT_TIMEOUT, Granted, Held
+from pyresil.stores.base import Granted, Held
 
 if TYPE_CHECKING:
     from pyresil.cancel import CancelToken
@@ -203,7 +203,7 @@ class Acquisition:
         if self._cancel is not None:
             left = self._cancel.remaining()
             limit = limit if left is None else min(limit, left)
-        return None if limit >= DEFAULT_TIMEOUT else max(limit, 0.01)
+        return None if limit >= self._locks.store._own_timeout else max(limit, 0.01)
 
     def _left(self) -> float | None:
         """Seconds that may still be waited; None for ever."""

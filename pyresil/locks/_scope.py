@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 from pyresil.cancel import CancelToken
 from pyresil.context import UNSET, Context, _current, _lease, cell_in_current, current_context, leave_cell
 from pyresil.context import Scope as ContextScope
-from pyresil.stores.base import DEFAULT_TIMEOUT
 
 if TYPE_CHECKING:
     from pyresil.locks.lease import Lease
+    from pyresil.stores.base import LockStore
 
 #: Where the deadline is near or has passed, a release may take so many seconds all the same.
 _LEAST = 0.5
 
 
-def time_to_release() -> float | None:
+def time_to_release(store: LockStore) -> float | None:
     """Seconds that a release may take, so that a store which hangs keeps nobody long beyond the deadline; None for its own."""
     ctx = current_context()
     left = None if ctx is None else ctx.remaining()
-    return None if left is None or left >= DEFAULT_TIMEOUT else max(left, _LEAST)
+    return None if left is None or left >= store._own_timeout else max(left, _LEAST)
 
 
 class Scope:

@@ -192,7 +192,7 @@ class Lease:
                 return False
             mine = self._renewal.stop()
             # A lease whose time ran out may still be ours at the store: others need not wait for the rest of its ttl.
-            done = self._lost_by != "refused" and self._give_back(timeout or time_to_release())
+            done = self._lost_by != "refused" and self._give_back(timeout)
         except BaseException:  # of a signal handler
             if first:
                 self._renewal.stop()
@@ -215,7 +215,7 @@ class Lease:
 
     def _give_back(self, timeout: float | None = None) -> bool:
         try:
-            return self._ask_to_release(timeout)
+            return self._ask_to_release(timeout or time_to_release(self._locks.store))
         except Exception as error:
             self._stuck = True
             log().warning(

@@ -87,6 +87,8 @@ class LockStore(Configured, ABC):
 
     #: Whether `wait_for_release` really waits.
     can_wait: bool = False
+    #: Seconds of a call without a ``timeout``.
+    _own_timeout: float = DEFAULT_TIMEOUT
 
     def __deepcopy__(self, memo: object) -> Self:
         # A copy of a policy excludes whom the policy itself excludes.

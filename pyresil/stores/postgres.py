@@ -134,6 +134,7 @@ class PostgresLockStore(LockStore):
         self._prefix = check_prefix(prefix, "PostgreSQL store")
         self._table = _check_table(table)
         self._database = Database(source, limit)
+        self._own_timeout = limit
         self._until_prune = int(SYSTEM.random() * _PRUNE_EVERY)
         self._statements: dict[str, str] = {}
         self._contended: set[str] = set()

@@ -120,7 +120,7 @@ class SQLiteLockStore(LockStore):
     ) -> None:
         self._prefix = check_prefix(prefix, "SQLite store")
         check = Checker("SQLite store")
-        self._timeout = check.duration("timeout", timeout)
+        self._own_timeout = check.duration("timeout", timeout)
         check.done()
         self._file = SQLiteFile(path, {"pyresil_locks": LOCKS}, clock)
         self._clock = clock or SYSTEM
@@ -140,7 +140,7 @@ class SQLiteLockStore(LockStore):
         values["boot"] = file.boot
         values["offset"] = file.offset_us
         values["wall"] = int(self._clock.wall() * 1e6)
-        return file.run(work, check_timeout(timeout, self._timeout))
+        return file.run(work, check_timeout(timeout, self._own_timeout))
 
     def acquire(
         self, key: str, owner: str, ttl_ms: int, meta: str = "", *, timeout: float | None = None

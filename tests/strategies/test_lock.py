@@ -16,6 +16,8 @@ from pyresil.errors import (
     StoreUnavailableError,
     TimeoutExceededError,
 )
+from pyresil.stores.postgres import PostgresLockStore
+from pyresil.stores.redis.locks import RedisLockStore
 from pyresil.stores.sqlite import SQLiteLockStore
 from pyresil.testing import ManualClock, fresh_state, record_events
 from tests.locks.faults import FaultyStore
@@ -473,3 +475,34 @@ def test_a_release_ends_with_the_deadline(clock):
     Policy(lock, Timeout("1s"), clock=clock).call(clock.advance, "500ms")
     Policy(Timeout("1h"), lock, clock=clock).call(clock.advance, "500ms")
     assert limits == [0.5, None, None]
+
+
+@pytest.mark.parametrize(("own", "left", "given"), [(0.5, "3s", None), (10.0, "8s", 8.0)])
+def test_a_store_has_its_own_timeout_or_what_is_left_of_the_deadline_if_that_is_less(clock, own, left, given):
+    limits = []
+
+    class Spied(FaultyStore):
+        _own_timeout = own
+
+        def acquire(self, key, owner, ttl_ms, meta="", *, timeout=None):
+            limits.append(timeout)
+            return super().acquire(key, owner, ttl_ms, meta, timeout=timeout)
+
+        def release(self, key, owner, min_hold_ms=0, *, timeout=None):
+            limits.append(timeout)
+            return super().release(key, owner, min_hold_ms, timeout=timeout)
+
+    lock = Lock("k", store=Spied(MemoryLockStore(clock=clock)), clock=clock)
+    Policy(Timeout(left), lock, clock=clock).call(int)
+    assert limits == [given, given]
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgres", "sqlite"])
+def test_what_a_store_is_given_as_its_own_timeout_is_known_of_it(kind, tmp_path):
+    if kind == "redis":
+        store = RedisLockStore("redis://127.0.0.1:1", timeout="2s")
+    elif kind == "postgres":
+        store = PostgresLockStore("postgresql://127.0.0.1:1/db", timeout="2s")
+    else:
+        store = SQLiteLockStore(tmp_path / "locks.db", timeout="2s")
+    assert store._own_timeout == 2.0

@@ -86,6 +86,7 @@ class RedisLockStore(LockStore):
         else:
             check_client(client)
         self._link = Link(client, limit)
+        self._own_timeout = limit
 
     def _key(self, key: str) -> bytes:
         return b"%s{lock:%s}" % (self._prefix, escape(check_key(key)))
