@@ -17,9 +17,10 @@ generation = 0
 #: How long a fork waits for other threads, and how often it looks, in seconds.
 _PATIENCE, _LOOK = 1.0, 0.001
 
-#: The stretches that are under way, and the threads that are about to fork; both with the threads' numbers.
+#: The stretches that are under way, each with the number of its thread.
 _stretches: dict[object, int] = {}
-_forking: dict[int, None] = {}
+#: The threads that are about to fork, and until when that counts: a signal handler that raises may skip `_in_parent`.
+_forking: dict[int, float] = {}
 
 
 def begin(stretch: object, deadline: float) -> None:
@@ -34,7 +35,7 @@ def begin(stretch: object, deadline: float) -> None:
     while True:
         _stretches[stretch] = me
         # Looked at once the fork can see this one.
-        if nested or not _forking or me in _forking or SYSTEM.monotonic() >= deadline:
+        if nested or not _forking or me in _forking or _are_through() or SYSTEM.monotonic() >= deadline:
             return
         _stretches.pop(stretch, None)
         SYSTEM.park_for_work(Parker(), _LOOK)
@@ -45,10 +46,15 @@ def end(stretch: object) -> None:
     _stretches.pop(stretch, None)
 
 
+def _are_through() -> bool:
+    now = SYSTEM.monotonic()
+    return all(until <= now for until in list(_forking.values()))
+
+
 def _before() -> None:
     me = threading.get_ident()
-    _forking[me] = None
     until = SYSTEM.monotonic() + _PATIENCE
+    _forking[me] = until + _PATIENCE
     while any(thread != me for thread in list(_stretches.values())) and SYSTEM.monotonic() < until:
         SYSTEM.park_for_work(Parker(), _LOOK)
 

@@ -508,6 +508,41 @@ def test_a_fork_waits_until_no_other_thread_is_in_the_middle_of_a_statement(stor
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+RAISES_AFTER_A_FORK = """
+import ctypes, functools, os, signal, sys, threading, time
+
+def handler(*args):
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGUSR1, handler)
+sys.unraisablehook = lambda raised: print(raised.exc_type.__name__)
+os.register_at_fork(after_in_parent=functools.partial(getattr(ctypes.CDLL(None), "raise"), signal.SIGUSR1))
+from pyresil.stores.sqlite import SQLiteLockStore
+
+store = SQLiteLockStore(sys.argv[1], timeout="20s")
+pid = os.fork()
+if pid == 0:
+    os._exit(0)
+os.waitpid(pid, 0)
+
+def timed():
+    began = time.monotonic()
+    store.inspect("k")
+    print(time.monotonic() - began)
+
+thread = threading.Thread(target=timed)
+thread.start()
+thread.join()
+"""
+
+
+def test_a_signal_handler_that_raises_after_a_fork_keeps_no_call(path):
+    """Nothing of Python may be sure to run there, and other threads would wait for that fork to be over."""
+    raised, elapsed = run_python(RAISES_AFTER_A_FORK, str(path)).stdout.split()
+    assert (raised, float(elapsed) < 10.0) == ("KeyboardInterrupt", True)
+
+
 def test_a_file_that_another_thread_made_meanwhile_keeps_its_locks(store, path):
     second = SQLiteLockStore(path)
     make_folder = second._file._make_folder
