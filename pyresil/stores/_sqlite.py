@@ -8,6 +8,7 @@ eight processes and blocks every greenlet of the process.
 from __future__ import annotations
 
 import os
+import threading
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -48,7 +49,8 @@ class Connection:
         self.db = db
         self.file = file
         self.generation = generation
-        self.closing = False
+        #: The generation and the thread that close it, after a fork.
+        self.closing: tuple[int, int] | None = None
 
     def rows(self, sql: str, values: dict[str, Any]) -> list[Any]:
         """Run one statement and return its rows."""
@@ -353,14 +355,23 @@ def _close_inherited() -> None:
     of the parent's is open, the child's own connections take none, and once the parent has closed its own, others take the
     log away from under them, and nobody sees any more what the child writes.
     """
+    me = _forks.generation, threading.get_ident()
     while True:
-        found = [connection for connection in list(_everywhere) if connection.generation != _forks.generation]
-        for connection in found:
+        others = False
+        for connection in [found for found in list(_everywhere) if found.generation != _forks.generation]:
             mine = False
             try:
                 # No call in between: one thread closes it, and the others wait.
-                if not connection.closing:
-                    connection.closing = mine = True
+                closing = connection.closing
+                if closing is None:
+                    connection.closing = me
+                    mine = True
+                elif closing[0] != me[0]:
+                    # This process was forked in the middle of that.
+                    _inherited.append(connection)
+                    _everywhere.pop(connection, None)
+                elif closing != me:  # else in a signal handler: what it interrupted goes on after it
+                    others = True
                 if mine:
                     # It may be of a log that others have removed since, with the parent.
                     if hasattr(connection.db, "setconfig"):
@@ -369,10 +380,9 @@ def _close_inherited() -> None:
             finally:
                 if mine:
                     _everywhere.pop(connection, None)
-        if not found:
+        if not others:
             return
-        if any(connection in _everywhere for connection in found):
-            SYSTEM.park_for_work(Parker(), 0.001)
+        SYSTEM.park_for_work(Parker(), 0.001)
 
 
 def _is_busy(error: Exception) -> bool:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import sqlite3
 import stat
 import sys
@@ -505,6 +506,60 @@ def test_a_fork_waits_until_no_other_thread_is_in_the_middle_of_a_statement(stor
         finally:
             os._exit(0 if good else 1)
     thread.join(10)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_signal_handler_uses_the_store_while_a_forked_child_closes_what_it_found_open(store):
+    store.acquire("k", "a", 60_000)
+    pid = os.fork()
+    if pid == 0:
+        good = False
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            (connection,) = _sqlite._everywhere
+            handled = []
+
+            class Interrupted:
+                def close(self, db=connection.db):
+                    db.close()
+                    handled.append(store.inspect("k"))
+
+            connection.db = Interrupted()
+            good = isinstance(store.acquire("child", "b", 60_000), Granted) and handled[0].owner == "a"
+        finally:
+            os._exit(0 if good else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_child_that_was_forked_while_another_thread_closed_what_it_found_is_not_kept(store):
+    store.acquire("k", "a", 60_000)
+    (connection,) = store._file._idle
+    pid = os.fork()
+    if pid == 0:
+        good = False
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            closing, end = threading.Event(), threading.Event()
+
+            class Slow:
+                def close(self, db=connection.db):
+                    closing.set()
+                    end.wait(20)  # a fork waits for it for no longer than a second
+                    db.close()
+
+            connection.db = Slow()
+            threading.Thread(target=store.inspect, args=("k",), daemon=True).start()
+            closing.wait(20)
+            second = os.fork()
+            if second == 0:
+                signal.alarm(10)
+                good = store.inspect("k").owner == "a"
+            else:
+                good = os.waitstatus_to_exitcode(os.waitpid(second, 0)[1]) == 0
+        finally:
+            os._exit(0 if good else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
