@@ -185,19 +185,23 @@ class SQLiteFile:
         else:
             _inherited.append(connection)
 
-    def close(self) -> None:
-        """Close idle connections."""
+    def close(self, patience: float = 1.0) -> None:
+        """Close idle connections; a fork that is about to happen is waited for, for so many seconds at most."""
+        stretch = object()
         while self._idle:
             try:
+                _forks.begin(stretch, SYSTEM.monotonic() + patience)
                 connection = self._idle.pop()
+                if connection.generation == _forks.generation:
+                    _everywhere.pop(connection, None)
+                    connection.db.close()
             except IndexError:
                 return  # another thread was faster
-            if connection.generation == _forks.generation:
-                _everywhere.pop(connection, None)
-                connection.db.close()
+            finally:
+                _forks.end(stretch)
 
     def __del__(self) -> None:
-        self.close()
+        self.close(0.0)  # in whatever thread: it must not wait
 
     def _identity(self) -> tuple[int, int] | None:
         try:

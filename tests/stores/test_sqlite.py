@@ -509,6 +509,29 @@ def test_a_fork_waits_until_no_other_thread_is_in_the_middle_of_a_statement(stor
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+def test_a_fork_waits_until_no_other_thread_is_closing_the_store(store):
+    store.acquire("k", "a", 60_000)
+    (connection,) = store._file._idle
+    begun, closed = threading.Event(), []
+
+    class Slow:
+        def close(self, db=connection.db):
+            begun.set()
+            SYSTEM.sleep(0.1)
+            db.close()
+            closed.append(os.getpid())
+
+    connection.db = Slow()
+    thread = threading.Thread(target=store.close)
+    thread.start()
+    assert begun.wait(10)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if closed else 1)
+    thread.join(10)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
 def test_a_signal_handler_uses_the_store_while_a_forked_child_closes_what_it_found_open(store):
     store.acquire("k", "a", 60_000)
     pid = os.fork()
