@@ -206,8 +206,10 @@ class Database:
 
     def _lent(self, deadline: float) -> Any:
         borrow: Callable[[], Any] = self._source.raw_connection
-        idle = getattr(self._source.pool, "checkedin", None)
-        if idle is not None and idle() > 0:
+        pool = self._source.pool
+        # Whether it asks the server of an idle connection, or makes a new one for an old one.
+        asks = getattr(pool, "_pre_ping", False) or getattr(pool, "_recycle", -1) >= 0
+        if not asks and hasattr(pool, "checkedin") and pool.checkedin() > 0:
             return borrow()
         # An exhausted pool, or a server that is gone, keeps whoever borrows for as long as the engine's options say: 30 s, or minutes.
         return Opening(borrow, lambda lent: lent.close(), "pyresil-engine", self._source).wait(deadline)

@@ -279,6 +279,29 @@ def test_an_exhausted_pool_of_an_engine_keeps_no_call_beyond_its_time(store, pos
     engine.dispose()
 
 
+def test_an_engine_that_looks_whether_its_server_is_there_keeps_no_call_beyond_its_time(store, postgres_url):
+    """Looking takes as long as a server that hangs does."""
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    url = postgres_url.replace("postgresql:", "postgresql+psycopg:")
+    engine = sqlalchemy.create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True)
+    lent = PostgresLockStore(engine)
+    lent.inspect("k")
+    over, ping = threading.Event(), engine.dialect.do_ping
+
+    def hanging(connection):
+        over.wait(10)
+        return ping(connection)
+
+    engine.dialect.do_ping = hanging
+    with pytest.raises(StoreUnavailableError, match="no connection in time"):
+        lent.inspect("k", timeout=0.2)
+    assert not over.is_set()
+    over.set()
+    wait_until(lambda: engine.pool.checkedin() == 1)
+    assert lent.inspect("k") is None
+    engine.dispose()
+
+
 def test_another_driver_of_an_engine_is_refused():
     class Engine:
         raw_connection = None
