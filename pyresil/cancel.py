@@ -175,10 +175,11 @@ class CancelToken(Configured):
 
     def _chain(self) -> list[CancelToken]:
         """This token and all above it, each once: who hands his token on at every level would double them each time."""
-        found = [self]
+        found, seen = [self], {self}
         for token in found:
             for above in token._parents:
-                if above not in found:
+                if above not in seen:
+                    seen.add(above)
                     found.append(above)
         return found
 

@@ -80,6 +80,18 @@ def test_a_token_that_is_handed_on_at_every_level_is_looked_at_once(derive):
     assert len(chain) == len(set(chain)) <= 3 * 11
 
 
+def test_a_look_at_a_long_chain_compares_no_token_with_all_others(monkeypatch):
+    token = CancelToken()
+    for _ in range(300):
+        token = token.child()
+    compared = []
+    monkeypatch.setattr(
+        CancelToken, "__eq__", lambda self, other: compared.append(None) or self is other, raising=False
+    )
+    assert not token.is_set()
+    assert len(compared) < 300
+
+
 def test_callbacks_run_once_in_order_and_one_that_raises_stops_nobody(caplog):
     token = CancelToken()
     seen = []
