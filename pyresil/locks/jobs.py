@@ -184,28 +184,44 @@ class Job:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the function, or skip it and return None."""
+        begun = False
+
+        def work() -> Any:
+            nonlocal begun
+            begun = True
+            return self._fn(*args, **kwargs)
+
+        try:
+            return self._tick(work)
+        except LockError:
+            # A lease was refused, or handed back before the work began.
+            if begun or not self._locks._closed:
+                raise
+            return self._skip("closed", "")
+
+    def _tick(self, work: Callable[[], Any]) -> Any:
         key = self.key or ""
         if self._locks._closed:
             return self._skip("closed", "")
         owner: Lease | None = None
         if self.owner is not None:
-            owner = self._unless_closed(self.owner.take)
+            owner = self.owner.take()
             if owner is None:
                 return self._skip("not-owner", f"another instance holds {key + OWNER!r}")
         if self.run_terms is None:
             assert owner is not None
-            return owner.run(self._fn, *args, **kwargs)
+            return owner.run(work)
         terms = make_terms(key, self._locks.ttl, **self.run_terms)
-        run = self._unless_closed(self._locks._acquisition(terms, None).run)
+        run = self._locks._acquisition(terms, None).run()
         if run is None:
             return self._skip("running", f"a run holds {key!r}")
         try:
             if owner is None:
-                return run.run(self._fn, *args, **kwargs)
+                return run.run(work)
             # What the work asks first is the lease that it sees, the run's: it is told there as well.
             untie = owner.cancel.on_cancel(lambda: run.cancel.cancel(owner.cancel.reason))
             try:
-                return owner.run(run.run, self._fn, *args, **kwargs)
+                return owner.run(run.run, work)
             finally:
                 untie()
         finally:
@@ -214,15 +230,6 @@ class Job:
             except BaseException:
                 run.release()  # a signal handler raised before the first one took hold: it would be renewed for ever
                 raise
-
-    def _unless_closed(self, take: Callable[[], Lease | None]) -> Lease | None:
-        """What ``take()`` gives; None as well where the `Locks` were closed in the middle of it."""
-        try:
-            return take()
-        except LockError:
-            if not self._locks._closed:
-                raise
-            return None
 
     def _skip(self, reason: str, why: str) -> None:
         if self._locks._closed:

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from pyresil.context import current_context, current_lease, fencing_token
-from pyresil.errors import ConfigurationError, LockLostError, StoreUnavailableError
+from pyresil.errors import ConfigurationError, LockError, LockLostError, StoreUnavailableError
 from pyresil.events import LockAcquired, subscribe
 from pyresil.locks import Lease, Locks
 from pyresil.locks._acquire import Acquisition
@@ -619,6 +619,35 @@ def test_a_tick_that_meets_close_is_skipped(here, monkeypatch, name):
     with record_events("job-skipped") as events:
         assert job() is None
     assert [event.reason for event in events] == ["closed"]
+
+
+@pytest.mark.parametrize(
+    "stages", [("on_one_instance",), ("without_overlapping",), ("on_one_instance", "without_overlapping")]
+)
+def test_a_tick_is_skipped_that_meets_close_between_its_leases_and_its_run(here, monkeypatch, stages):
+    job = lambda: pytest.fail("it ran")  # noqa: E731 - decorated below
+    for name in stages:
+        job = getattr(here, name)("job")(job)
+    run = Lease.run
+
+    def close_first(self, *args, **kwargs):
+        here.close()
+        return run(self, *args, **kwargs)
+
+    monkeypatch.setattr(Lease, "run", close_first)
+    with record_events("job-skipped") as events:
+        assert job() is None
+    assert [event.reason for event in events] == ["closed"]
+
+
+def test_a_lock_error_of_the_run_itself_comes_out_also_where_the_locks_are_closed_by_then(here):
+    @here.on_one_instance("job")
+    def job():
+        here._closed = True
+        raise LockError("its own")
+
+    with pytest.raises(LockError, match="its own"):
+        job()
 
 
 def test_close_in_the_middle_of_a_run_hands_the_ownership_back_when_that_ends(clock, here, there, caplog):
