@@ -136,8 +136,7 @@ class CancelToken(Configured):
     def _setup(self, clock: Clock) -> None:
         self._clock = clock
         self._parents = ()
-        self._deadline = None
-        self._limit = None
+        self._deadline = self._limit = None
         self._policy = None
         self._target = None  # what `cancel` cancels instead, for a view
         self._cancelled = False

@@ -284,3 +284,6 @@ def _no_lease_outlives_its_test():
     for locks in [] if closing is None else list(closing._live):
         for lease in list(locks._leases):
             lease._abandon()
+    dispatch = sys.modules.get("pyresil._dispatch")
+    if dispatch is not None and dispatch._dispatcher is not None:
+        dispatch._dispatcher.flush(1.0)  # what was lost at the test's end is told by now
