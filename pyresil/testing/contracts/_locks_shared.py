@@ -46,10 +46,10 @@ class LockStoreExpiry(LockStoreSuite):
 
     def test_a_renewed_lock_stays(self, store: LockStore) -> None:
         """From the renewal on."""
-        granted(store.acquire("k", "a", 400))
-        self.advance(store, 0.2)
+        granted(store.acquire("k", "a", 800))
+        self.advance(store, 0.1)
         assert store.renew("k", "a", 60_000) is True
-        self.advance(store, 0.3)
+        self.advance(store, 0.75)
         held(store.acquire("k", "b", TTL))
 
     def test_min_hold_counts_from_the_acquisition(self, store: LockStore) -> None:
