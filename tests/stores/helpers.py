@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from pyresil.stores.base import Held
+from tests.support.processes import forked
 
 
 class TimeUpError(Exception):
@@ -51,13 +52,11 @@ def used_by_threads_and_a_forked_child(store, idle):
     for thread in threads:
         thread.join(10)
     assert 1 <= len(idle()) <= 8
-    pid = os.fork()
-    if pid == 0:
-        good = False
-        try:
-            good = isinstance(store.acquire("k", "b", 1_000), Held) and store.renew("t1", "a", 60_000)
-            store.close()
-        finally:
-            os._exit(0 if good else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    def child():
+        good = isinstance(store.acquire("k", "b", 1_000), Held) and store.renew("t1", "a", 60_000)
+        store.close()
+        return good
+
+    assert forked(child)()
     assert store.renew("k", "a", 60_000) is True

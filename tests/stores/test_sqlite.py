@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import signal
 import sqlite3
 import stat
 import sys
@@ -19,7 +18,7 @@ from pyresil.stores.base import Granted, Held
 from pyresil.stores.sqlite import SQLiteLockStore
 from pyresil.testing import ManualClock
 from tests.stores.helpers import EmptiedMeanwhile
-from tests.support.processes import run_python
+from tests.support.processes import forked, run_python
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
@@ -434,17 +433,14 @@ def test_a_key_without_further_tokens_is_an_error(store, path, token):
 
 def test_a_forked_child_opens_its_own_connection(store, path):
     store.acquire("k", "a", 60_000)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            good = isinstance(store.acquire("k", "b", 1_000), Held) and isinstance(
-                store.acquire("child", "b", 60_000), Granted
-            )
-            good = good and len(_sqlite._everywhere) == 1
-            store.close()
-        finally:
-            os._exit(0 if good else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    def child():
+        seen = [store.acquire("k", "b", 1_000), store.acquire("child", "b", 60_000)]
+        good = [type(answer) for answer in seen] == [Held, Granted] and len(_sqlite._everywhere) == 1
+        store.close()
+        return good
+
+    assert forked(child)()
     assert store.renew("k", "a", 60_000) is True
     assert store.inspect("child").owner == "b"
 
@@ -469,20 +465,18 @@ with SQLiteLockStore(sys.argv[1]) as store:
 def test_what_a_forked_child_writes_is_seen_when_its_parent_is_gone(store, path):
     store.acquire("parent's", "a", 60_000)
     closed, tell = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        good = False
-        try:
-            os.read(closed, 1)  # nothing of the parent's is open any more
-            store.acquire("k", "b", 60_000)
-            run_python(USED_BY_ANOTHER, str(path))
-            good = store.renew("k", "b", 3_600_000)
-            good = good and int(run_python(USED_BY_ANOTHER, str(path)).stdout) > 60_000
-        finally:
-            os._exit(0 if good else 1)
+
+    def child():
+        os.read(closed, 1)  # nothing of the parent's is open any more
+        store.acquire("k", "b", 60_000)
+        run_python(USED_BY_ANOTHER, str(path))
+        renewed = store.renew("k", "b", 3_600_000)
+        return renewed and int(run_python(USED_BY_ANOTHER, str(path)).stdout) > 60_000
+
+    went_well = forked(child)
     store.close()
     os.write(tell, b"x")
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert went_well()
 
 
 def test_a_fork_waits_until_no_other_thread_is_in_the_middle_of_a_statement(store):
@@ -498,15 +492,9 @@ def test_a_fork_waits_until_no_other_thread_is_in_the_middle_of_a_statement(stor
     thread = threading.Thread(target=store._file.run, args=(statements, 30.0))
     thread.start()
     assert begun.wait(10)
-    pid = os.fork()
-    if pid == 0:
-        good = False
-        try:
-            good = isinstance(store.acquire("child", "b", 60_000), Granted)
-        finally:
-            os._exit(0 if good else 1)
+    went_well = forked(lambda: isinstance(store.acquire("child", "b", 60_000), Granted))
     thread.join(10)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert went_well()
 
 
 def test_a_fork_waits_until_no_other_thread_is_closing_the_store(store):
@@ -525,65 +513,48 @@ def test_a_fork_waits_until_no_other_thread_is_closing_the_store(store):
     thread = threading.Thread(target=store.close)
     thread.start()
     assert begun.wait(10)
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if closed else 1)
+    went_well = forked(lambda: closed)
     thread.join(10)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert went_well()
 
 
 def test_a_signal_handler_uses_the_store_while_a_forked_child_closes_what_it_found_open(store):
     store.acquire("k", "a", 60_000)
-    pid = os.fork()
-    if pid == 0:
-        good = False
-        try:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(20)
-            (connection,) = _sqlite._everywhere
-            handled = []
 
-            class Interrupted:
-                def close(self, db=connection.db):
-                    db.close()
-                    handled.append(store.inspect("k"))
+    def child():
+        (connection,) = _sqlite._everywhere
+        handled = []
 
-            connection.db = Interrupted()
-            good = isinstance(store.acquire("child", "b", 60_000), Granted) and handled[0].owner == "a"
-        finally:
-            os._exit(0 if good else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        class Interrupted:
+            def close(self, db=connection.db):
+                db.close()
+                handled.append(store.inspect("k"))
+
+        connection.db = Interrupted()
+        return isinstance(store.acquire("child", "b", 60_000), Granted) and handled[0].owner == "a"
+
+    assert forked(child)()
 
 
 def test_a_child_that_was_forked_while_another_thread_closed_what_it_found_is_not_kept(store):
     store.acquire("k", "a", 60_000)
     (connection,) = store._file._idle
-    pid = os.fork()
-    if pid == 0:
-        good = False
-        try:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(20)
-            closing, end = threading.Event(), threading.Event()
 
-            class Slow:
-                def close(self, db=connection.db):
-                    closing.set()
-                    end.wait(20)  # a fork waits for it for no longer than a second
-                    db.close()
+    def child():
+        closing, end = threading.Event(), threading.Event()
 
-            connection.db = Slow()
-            threading.Thread(target=store.inspect, args=("k",), daemon=True).start()
-            closing.wait(20)
-            second = os.fork()
-            if second == 0:
-                signal.alarm(10)
-                good = store.inspect("k").owner == "a"
-            else:
-                good = os.waitstatus_to_exitcode(os.waitpid(second, 0)[1]) == 0
-        finally:
-            os._exit(0 if good else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        class Slow:
+            def close(self, db=connection.db):
+                closing.set()
+                end.wait(20)  # a fork waits for it for no longer than a second
+                db.close()
+
+        connection.db = Slow()
+        threading.Thread(target=store.inspect, args=("k",), daemon=True).start()
+        closing.wait(20)
+        return forked(lambda: store.inspect("k").owner == "a")()
+
+    assert forked(child)()
 
 
 RAISES_AFTER_A_FORK = """

@@ -423,7 +423,9 @@ def test_a_health_check_that_fails_opens_it_again(make, clock, answer):
     wait_for_state(breaker, CircuitState.CLOSED)
 
 
-def test_one_health_check_at_a_time_and_another_after_the_probe_timeout(make, clock):
+@pytest.fixture
+def hanging(make, clock):
+    """A call of a breaker that opened; the threads of its health checks, which hang; and what ends them."""
     started, go = [], threading.Event()
 
     def check():
@@ -432,41 +434,38 @@ def test_one_health_check_at_a_time_and_another_after_the_probe_timeout(make, cl
             go.wait(10)
         return True
 
+    def end():
+        go.set()
+        for thread in started:
+            thread.join(10)
+
     breaker, call = make(health_check=check, probe_timeout="5s")
     failing(call)
+    return breaker, call, started, end
+
+
+def test_one_health_check_at_a_time_and_another_after_the_probe_timeout(hanging, clock):
+    breaker, call, started, end = hanging
     clock.advance(30)
     for _ in range(3):
         rejected(call)
     clock.advance(5)
     rejected(call)
     rejected(call)
-    go.set()
-    for thread in started:
-        thread.join(10)
+    end()
     assert len(started) == 2
     wait_for_state(breaker, CircuitState.CLOSED)
 
 
-def test_health_checks_that_hang_do_not_pile_up(make, clock, monkeypatch, caplog):
+def test_health_checks_that_hang_do_not_pile_up(hanging, clock, monkeypatch, caplog):
     monkeypatch.setattr("pyresil.strategies.circuit_breaker.breaker.MOST_CHECKS", 2)
-    started, go = [], threading.Event()
-
-    def check():
-        started.append(threading.current_thread())
-        with clock.blocked():
-            go.wait(10)
-        return True
-
-    breaker, call = make(health_check=check, probe_timeout="5s")
-    failing(call)
+    breaker, call, started, end = hanging
     clock.advance(30)
     for _ in range(4):
         rejected(call)
         clock.advance(5)
     assert caplog.text.count("2 health checks hang") == 2
-    go.set()
-    for thread in started:
-        thread.join(10)
+    end()
     assert len(started) == 2
     assert breaker.state is CircuitState.HALF_OPEN  # theirs came too late
     rejected(call)

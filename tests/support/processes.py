@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -185,6 +186,24 @@ class Process:
         except subprocess.TimeoutExpired:
             self.kill()
         return self._popen.returncode
+
+
+def forked(check) -> Callable[[], bool]:
+    """Forks, and runs `check()` in the child, which is killed where that hangs.
+
+    Returns:
+        Waits for the child's end: whether `check()` returned something true there.
+    """
+    pid = os.fork()
+    if pid == 0:
+        good = False
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            good = check()
+        finally:
+            os._exit(0 if good else 1)
+    return lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 class Server:
