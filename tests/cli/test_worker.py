@@ -62,3 +62,18 @@ def test_where_no_thread_can_be_started_the_store_is_out_of_reach(worker, monkey
     worker.rest(10.0)
     assert [answer.value for answer in worker.take()] == [1]
     assert worker.outstanding == 0
+
+
+def test_a_lease_counts_from_when_the_store_was_there_to_be_asked():
+    there = []
+
+    def connect():
+        time.sleep(0.05)  # a driver is imported
+        there.append(SYSTEM.boottime())
+        return MemoryLockStore()
+
+    worker = Worker(connect)
+    worker.give("acquire", lambda store: None)
+    worker.rest(10.0)
+    (answer,) = worker.take()
+    assert answer.sent >= there[0]
