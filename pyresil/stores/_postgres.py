@@ -205,13 +205,9 @@ class Database:
             lent.close()
 
     def _lent(self, deadline: float) -> Any:
+        # The pool may wait for a free connection, ask the server of an idle one, or make a new one for one that was lost: for as long
+        # as the engine's options say, 30 s or minutes.
         borrow: Callable[[], Any] = self._source.raw_connection
-        pool = self._source.pool
-        # Whether it asks the server of an idle connection, or makes a new one for an old one.
-        asks = getattr(pool, "_pre_ping", False) or getattr(pool, "_recycle", -1) >= 0
-        if not asks and hasattr(pool, "checkedin") and pool.checkedin() > 0:
-            return borrow()
-        # An exhausted pool, or a server that is gone, keeps whoever borrows for as long as the engine's options say: 30 s, or minutes.
         return Opening(borrow, lambda lent: lent.close(), "pyresil-engine", self._source).wait(deadline)
 
     def _translated(self, error: Exception) -> tuple[StoreError | ConfigurationError, bool]:

@@ -302,6 +302,30 @@ def test_an_engine_that_looks_whether_its_server_is_there_keeps_no_call_beyond_i
     engine.dispose()
 
 
+def test_an_engine_that_lost_its_connection_keeps_no_call_beyond_its_time(store, raw, postgres_url):
+    """Its pool counts what it gave up as idle, and connects anew when that is borrowed."""
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    over, connections = threading.Event(), []
+
+    def made():
+        if connections:
+            over.wait(10)
+        connections.append(psycopg.connect(postgres_url))
+        return connections[-1]
+
+    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=made, pool_size=1, max_overflow=0)
+    lent = PostgresLockStore(engine)
+    lent.inspect("k")
+    raw(f"SELECT pg_terminate_backend({connections[0].info.backend_pid})")
+    with pytest.raises(StoreUnavailableError, match="no connection in time"):
+        lent.inspect("k", timeout=0.4)
+    assert not over.is_set()
+    over.set()
+    wait_until(lambda: len(connections) == 2 and engine.pool.checkedin() == 1)
+    assert lent.inspect("k") is None
+    engine.dispose()
+
+
 def test_another_driver_of_an_engine_is_refused():
     class Engine:
         raw_connection = None
