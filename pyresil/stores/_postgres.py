@@ -186,9 +186,21 @@ class Database:
 
     @contextmanager
     def _from_pool(self, deadline: float) -> Iterator[Any]:
-        left = max(deadline - SYSTEM.monotonic(), 0.001)
-        with self._source.connection(timeout=left) as connection, _autocommitting(connection):
-            yield connection
+        pool, left = self._source, max(deadline - SYSTEM.monotonic(), 0.001)
+
+        def borrow() -> Any:
+            return pool.getconn(timeout=left)
+
+        if getattr(pool, "_check", None) is None:
+            connection = borrow()
+        else:
+            # It asks the server of an idle connection, and waits for the answer of one that hangs.
+            connection = Opening(borrow, pool.putconn, "pyresil-pool", pool).wait(deadline)
+        try:
+            with connection, _autocommitting(connection):
+                yield connection
+        finally:
+            pool.putconn(connection)
 
     @contextmanager
     def _from_engine(self, deadline: float) -> Iterator[Any]:

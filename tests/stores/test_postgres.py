@@ -229,6 +229,25 @@ def test_an_exhausted_pool_is_unknown_within_the_timeout(store, postgres_url):
         assert isinstance(pooled.acquire("k", "a", 1_000), Granted)
 
 
+def test_a_pool_that_looks_whether_its_server_is_there_keeps_no_call_beyond_its_time(store, postgres_url):
+    """Looking takes as long as a server that hangs does."""
+    over, looks = threading.Event(), []
+
+    def look(connection):
+        looks.append(connection)
+        over.wait(10)
+
+    with ConnectionPool(postgres_url, min_size=1, max_size=1, open=True, check=look) as pool:
+        pooled = PostgresLockStore(pool)
+        with pytest.raises(StoreUnavailableError, match="no connection in time"):
+            pooled.inspect("k", timeout=0.2)
+        assert looks
+        assert not over.is_set()
+        over.set()
+        assert isinstance(pooled.acquire("k", "a", 60_000), Granted)
+        wait_until(lambda: pool.get_stats()["pool_available"] == 1)
+
+
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 def test_another_isolation_level_of_the_database_still_has_one_winner(store, raw, postgres_url, level):
     database = postgres_url.rpartition("/")[2]
