@@ -485,6 +485,30 @@ def test_a_hung_cluster_is_unknown_within_the_timeout(new_cluster, source):
     client.close()
 
 
+def test_a_cluster_that_is_met_for_the_first_time_keeps_no_call_beyond_its_time(valkey_cluster):
+    """Its client asks the nodes when it is made, and finds out their names without any limit."""
+    store = RedisLockStore(valkey_cluster.url)
+    make, over, made = store._link._make, threading.Event(), []
+
+    def slow():
+        over.wait(10)
+        made.append(make())
+        return made[-1]
+
+    store._link._make = slow
+    with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+        store.inspect("k", timeout=0.2)
+    with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+        store.scan(timeout=0.2)
+    assert not over.is_set()
+    over.set()
+    wait_until(lambda: len(made) == 2 and store._link._client is not None)
+    assert store.inspect("k") is None
+    assert len(made) == 2
+    assert store._link._client in made
+    store.close()
+
+
 @pytest.mark.parametrize("source", ["url", "client"])
 def test_hung_sentinels_are_unknown_within_the_timeout(new_sentinel, source):
     group = new_sentinel()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyresil.clock import SYSTEM
 from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
 from pyresil.stores import _forks
+from pyresil.stores._opening import Opening
 from pyresil.stores.redis._server import Server
 
 if TYPE_CHECKING:
@@ -94,6 +95,18 @@ class Link:
             client = self._client = self._make()
         return client
 
+    def _make_client(self, deadline: float) -> None:
+        """Make the client where there is none: that of a cluster asks the nodes, which nobody waits for beyond the deadline."""
+        make = self._make
+        if self._client is None and make is not None:
+            self._keep(Opening(make, self._keep, "pyresil-redis-client", self).wait(deadline))
+
+    def _keep(self, made: Any) -> None:
+        if self._client is None:
+            self._client = made
+        elif self._client is not made:
+            made.close()  # another call was faster
+
     @property
     def where(self) -> str:
         """Names the server in messages."""
@@ -134,6 +147,7 @@ class Link:
         return set(self._until(timeout, lambda deadline: list(self._scan(pattern, deadline))))
 
     def _scan(self, pattern: bytes, deadline: float) -> Iterator[bytes]:
+        self._make_client(deadline)
         for server in self._primaries():
             cursor: Any = b"0"
             while True:
@@ -174,6 +188,7 @@ class Link:
         *,
         once: bool = False,
     ) -> Any:
+        self._make_client(deadline)
         server = self._server_of(key)
         words, asking = known, False
         for _ in range(8):
