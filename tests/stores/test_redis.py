@@ -532,6 +532,28 @@ def test_hung_sentinels_are_unknown_within_the_timeout(new_sentinel, source):
     store.close()
 
 
+def test_a_master_that_sentinels_tell_by_name_keeps_no_call_beyond_its_time(new_sentinel, monkeypatch):
+    """They do with `resolve-hostnames`: nothing limits how long it takes to find out what that means."""
+    group = new_sentinel()
+    find_out, over, found = socket.getaddrinfo, threading.Event(), []
+    primary = group.primary.port
+
+    def half_dead_resolver(host, port, *args, **options):
+        if port == primary:
+            over.wait(20)
+            found.append(None)
+        return find_out(host, port, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", half_dead_resolver)
+    with RedisLockStore(group.url) as store:
+        with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+            store.inspect("k", timeout=0.3)
+        assert not found
+        over.set()
+        wait_until(lambda: store._link._server._idle)
+        assert store.inspect("k") is None
+
+
 def test_a_question_to_a_sentinel_that_is_never_answered_does_not_stand_in_the_way_for_ever(monkeypatch):
     """As where its host went down after it had acknowledged the question."""
     monkeypatch.setattr(_server, "_ALONE", 0.2)

@@ -109,19 +109,19 @@ class _Sentinels:
         return asking
 
 
-class _Patient:
-    """What a connection asks for its master's address, with the time that it has."""
+class _Found:
+    """What a connection asks for its master's address, which was found out in the time of the call."""
 
-    def __init__(self, sentinels: _Sentinels, patience: float) -> None:
+    def __init__(self, sentinels: _Sentinels, address: Any) -> None:
         self._sentinels = sentinels
-        self._patience = patience
+        self._address = address
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sentinels, name)
 
     def get_master_address(self) -> Any:
-        """See `_Sentinels.get_master_address`."""
-        return self._sentinels.get_master_address(self._patience)
+        """The address."""
+        return self._address
 
 
 class Server:
@@ -216,19 +216,19 @@ class Server:
                 break  # another thread was faster
             if opened == generation:
                 return connection
+        until = SYSTEM.monotonic() + left
         options = {**self._options, "socket_timeout": left, "socket_connect_timeout": left}
         if self._sentinels is not None:
-            options["connection_pool"] = _Patient(self._sentinels, left)
+            options["connection_pool"] = _Found(self._sentinels, self._sentinels.get_master_address(left))
 
         def connect() -> Any:
             connection = self._class(**options)
             connection.connect()
             return connection
 
-        if self._sentinels is not None:
-            return connect()  # asking them ends in time, and they tell an address rather than a name
-        opening = Opening(connect, self._give_back, "pyresil-redis", self.name)
-        return opening.wait(SYSTEM.monotonic() + left)
+        # Two masters behind different sentinels may have the same name.
+        opening = Opening(connect, self._give_back, "pyresil-redis", self._sentinels or self.name)
+        return opening.wait(until)
 
     def _give_back(self, connection: Any) -> None:
         if len(self._idle) < _MAX_IDLE:
