@@ -1,4 +1,4 @@
-"""What a host says of itself: which boot this is, how its clocks compare, and what kind of file system a path is on."""
+"""What a host says of itself: which boot this is, how its clocks compare, and what a path is on."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def boottime_offset() -> float:
     return 0.0
 
 
-def network_file_system(path: str) -> str | None:
-    """The kind of network file system that ``path`` is on; None for a local one, or where nothing is known."""
+def unfit_for_sqlite(path: str) -> str | None:
+    """Why SQLite cannot keep processes apart by the file ``path``, for a message; None where it can, or where nothing is known."""
     real = os.path.realpath(path)
     best, kind = -1, None
     for line in (_read("/proc/self/mountinfo") or "").splitlines():
@@ -123,4 +123,9 @@ def network_file_system(path: str) -> str | None:
             mount = mount.replace(octal, char)
         if (real == mount or real.startswith(mount.rstrip("/") + "/")) and len(mount) >= best:
             best, kind = len(mount), rest[0]
-    return kind if kind in _NETWORK else None
+        if real == mount and not os.path.isdir(real):  # noqa: PTH112 - as above
+            # Each container would have a log of its own beside it, and not see what the others write.
+            return "is mounted alone, without what SQLite keeps beside it: mount its folder"
+    if kind in _NETWORK:
+        return f"is on a network file system ({kind}), where SQLite cannot lock: use a local path, or a Redis or PostgreSQL store"
+    return None

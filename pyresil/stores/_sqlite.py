@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pyresil.clock import SYSTEM, Parker
 from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
 from pyresil.stores import _forks
-from pyresil.stores._host import boot_id, boottime_offset, network_file_system
+from pyresil.stores._host import boot_id, boottime_offset, unfit_for_sqlite
 from pyresil.stores._sqlite_layout import APPLICATION_ID, FORMAT, driver
 
 if TYPE_CHECKING:
@@ -240,12 +240,9 @@ class SQLiteFile:
         else:
             self._make_folder(os.path.dirname(self.path))  # noqa: PTH120 - as above
             self._create()
-        kind = network_file_system(self.path)
-        if kind is not None:
-            raise StoreError(
-                f"{self.where} is on a network file system ({kind}), where SQLite cannot lock: use a local path, or a "
-                "Redis or PostgreSQL store"
-            )
+        unfit = unfit_for_sqlite(self.path)
+        if unfit is not None:
+            raise StoreError(f"{self.where} {unfit}")
 
     def _create(self) -> None:
         path = os.path.realpath(self.path)  # a link to a file that is not there, too

@@ -11,7 +11,7 @@ import os
 from pyresil.clock import SYSTEM
 from pyresil.errors import StoreError
 from pyresil.stores._checks import DEFAULT_PREFIX, check_token
-from pyresil.stores._host import boot_id, boottime_offset, network_file_system
+from pyresil.stores._host import boot_id, boottime_offset, unfit_for_sqlite
 
 TYPE_CHECKING = False  # importing it from typing would cost a start of the command 2.5 ms
 
@@ -66,7 +66,7 @@ def glance(path: str, key: str) -> tuple[int, str] | None:
     if not os.path.exists(f"{path}-wal") or not os.access(path, os.W_OK):  # noqa: PTH110 - pathlib costs 5 ms of import
         return None
     try:
-        if network_file_system(path) is not None:
+        if unfit_for_sqlite(path) is not None:
             return None
         row = _read(path, DEFAULT_PREFIX + key)
         if row is None:

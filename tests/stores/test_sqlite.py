@@ -268,7 +268,18 @@ def test_a_network_file_system_is_refused(path, monkeypatch):
     with pytest.raises(StoreError, match="network file system \\(nfs4\\)") as error:
         SQLiteLockStore(path).acquire("k", "a", 1_000)
     one_line(error)
-    assert _host.network_file_system("/") is None
+    assert _host.unfit_for_sqlite("/") is None
+
+
+def test_a_file_that_is_mounted_alone_is_refused(store, path, monkeypatch):
+    """Two containers would write two logs beside it, and grant a lock twice."""
+    store.acquire("k", "a", 60_000)
+    info = "36 35 98:0 / / rw - ext4 /dev/root rw\n37 36 98:0 /locks.db %s rw - ext4 /dev/root rw\n"
+    monkeypatch.setattr(_host, "_read", lambda name: info % str(path).replace(" ", "\\040"))
+    with pytest.raises(StoreError, match="mount its folder") as error:
+        SQLiteLockStore(path).acquire("k", "b", 1_000)
+    one_line(error)
+    assert _host.unfit_for_sqlite(str(path.parent)) is None
 
 
 def test_busy_is_unknown_within_the_timeout(store, path):

@@ -86,7 +86,7 @@ def test_a_missing_or_damaged_file_and_a_folder(tmp_path, path):
 
 
 def test_a_network_file_system_is_not_even_opened(path, store, monkeypatch):
-    monkeypatch.setattr(_sqlite_layout, "network_file_system", lambda path: "nfs4")
+    monkeypatch.setattr(_sqlite_layout, "unfit_for_sqlite", lambda path: "is on NFS")
     monkeypatch.setattr(_sqlite_layout, "driver", lambda: pytest.fail("opened"))
     assert glance(path, "k") is None
 
