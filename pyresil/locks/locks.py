@@ -105,9 +105,14 @@ class Locks(Configured, Forkable):
             from pyresil.stores.backend import connect
 
             backend = connect(default_url(os.environ), clock=self.clock)
-            store = self._store = backend.locks
-            self._own_store = True
-            log().info("locks: the store in use is %s", backend.url)
+            fresh, mine = backend.locks, False
+            # Test and assignments with no call in between: two threads that come first at once would have a memory: each.
+            if self._store is None:
+                self._store = fresh
+                self._own_store = mine = True
+            store = self._store
+            if mine:
+                log().info("locks: the store in use is %s", backend.url)
         return store
 
     # -- getting leases --------------------------------------------------------------------------------------------------

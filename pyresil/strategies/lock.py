@@ -138,11 +138,11 @@ class Lock(Guard[Never]):
         """Where the leases come from."""
         locks = self._locks
         if locks is None:
-            if self._given is None:
-                locks = _shared(self.clock)
-            else:
-                locks = Locks(self._given, clock=self._clock)
-            self._locks = locks
+            fresh = _shared(self.clock) if self._given is None else Locks(self._given, clock=self._clock)
+            # Test and assignment with no call in between: two threads that come first at once would have a memory: each.
+            if self._locks is None:
+                self._locks = fresh
+            locks = self._locks
         return locks
 
     # -- around the work -------------------------------------------------------------------------------------------------

@@ -594,6 +594,22 @@ def test_the_environment_names_the_store(tmp_path, monkeypatch, caplog):
     assert "the store in use" in caplog.text
 
 
+def test_threads_that_come_first_at_once_use_one_store(monkeypatch):
+    monkeypatch.setenv("PYRESIL_STORE", "memory:")
+    locks = Locks()
+    other = []
+
+    def make(*args, **options):
+        monkeypatch.setattr("pyresil.stores.backend.connect", connect)
+        thread, box = in_thread(lambda: locks.store)
+        thread.join()
+        other.append(box["value"])
+        return connect(*args, **options)
+
+    monkeypatch.setattr("pyresil.stores.backend.connect", make)
+    assert [locks.store] == other
+
+
 @pytest.mark.parametrize(
     ("environment", "path"),
     [

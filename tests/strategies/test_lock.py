@@ -411,6 +411,21 @@ def test_describe_and_repr():
     assert "key_of" in repr(Lock(key_of))
 
 
+def test_threads_that_come_first_at_once_exclude_each_other(monkeypatch):
+    lock = Lock("k", store="memory:")
+    other = []
+
+    def make(*args, **options):
+        monkeypatch.undo()
+        thread = threading.Thread(target=lambda: other.append(lock.locks))
+        thread.start()
+        thread.join()
+        return Locks(*args, **options)
+
+    monkeypatch.setattr("pyresil.strategies.lock.Locks", make)
+    assert [lock.locks] == other
+
+
 def test_eight_threads_lose_no_update():
     policy = Policy(Lock("k", store=MemoryLockStore(), wait=20))
     counter = {"value": 0}
