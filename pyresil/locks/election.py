@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from pyresil._validate import Checker
 from pyresil.cancel import CancelToken
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from pyresil.locks.locks import Locks
 
 __all__ = ["Election"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 #: Work of a leader that was told to stop is reported when it still runs after this many seconds.
 _PATIENCE = 10.0
@@ -212,8 +215,10 @@ class Election:
             return None
         except Exception as error:  # whatever a store raises, the next round may succeed
             log().warning("election %r: the store cannot be asked, trying again: %s", self.key, error)
-            self._pause(self._terms.ttl / 3.0)
-            return None
+        except BaseException:  # sys.exit() in somebody's listener: this instance shall stand again
+            report_exception(f"election {self.key!r}: a listener raised")
+        self._pause(self._terms.ttl / 3.0)
+        return None
 
     def _pause(self, duration: float) -> None:
         self._stop.park(Parker(), duration * (0.75 + self._clock.random() / 4.0))
@@ -225,23 +230,21 @@ class Election:
         log().info("election %r: this instance leads (token %d)", self.key, lease.token)
         if LeadershipAcquired.listeners:
             at = self._clock.wall()
-            emit(LeadershipAcquired(policy=None, source=None, at=at, key=self.key, token=lease.token))
+            event = LeadershipAcquired(policy=None, source=None, at=at, key=self.key, token=lease.token)
+            self._safely("a listener", emit, event)
         self._start_work(lease)
         self._wait_while(lambda: not (lease.cancel.is_set() or self._stop.is_set() or self._failed), lease)
         lost = lease.detected_by is not None
         if not lost and not lease.cancel.is_set():
-            try:
-                self._tell_to_stop(lease)
-            except BaseException:  # sys.exit() in somebody's callback: the lease is handed over all the same
-                report_exception(f"election {self.key!r}: a callback of the lease's token raised")
+            self._safely("a callback of the lease's token", self._tell_to_stop, lease)
         if not lost:
             self._wait_for_work(lease)
-            lost = not lease.release() and lease.detected_by is not None
+            lost = not self._safely("a listener", lease.release) and lease.detected_by is not None
         self._tell_lost(lease, "lost" if lost else "released")
         if lost:
             # Not to stand again beside one's own work that still believes it leads.
             self._wait_for_work(lease)
-            lease.release()
+            self._safely("a listener", lease.release)
         self._lease = lease._watch = None
 
     def _start_work(self, lease: Lease) -> None:
@@ -306,16 +309,23 @@ class Election:
         log().info("election %r: this instance leads no more: %s", self.key, reason)
         if LeadershipLost.listeners:
             at = self._clock.wall()
-            emit(
+            self._safely(
+                "a listener",
+                emit,
                 LeadershipLost(
                     policy=None, source=None, at=at, key=self.key, token=lease.token, reason=reason
-                )
+                ),
             )
         if self._on_lost is not None:
-            try:
-                self._on_lost(lease, reason)
-            except BaseException:  # also sys.exit(): this instance shall stand again
-                report_exception(f"election {self.key!r}: on_lost raised")
+            self._safely("on_lost", self._on_lost, lease, reason)
+
+    def _safely(self, what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Somebody's callback may also call sys.exit(): the lease is handed over all the same, and this instance stands again."""
+        try:
+            return call(*args, **kwargs)
+        except BaseException:
+            report_exception(f"election {self.key!r}: {what} raised")
+            return None
 
     def __repr__(self) -> str:
         state = "over" if self._ended else "leads" if self.is_leader else "stands"

@@ -8,7 +8,7 @@ import pytest
 from pyresil._dispatch import post
 from pyresil.context import current_context, current_lease
 from pyresil.errors import CancelledError, ConfigurationError, LockError, LockLostError
-from pyresil.events import LockAcquired, subscribe
+from pyresil.events import LeadershipAcquired, LeadershipLost, LockAcquired, LockReleased, subscribe
 from pyresil.locks import Locks
 from pyresil.stores.memory import MemoryLockStore
 from pyresil.testing import record_events
@@ -445,6 +445,44 @@ def test_callbacks_that_raise_end_nothing(clock, caplog, error):
     clock.advance(11)
     assert election.is_leader
     election.stop()
+
+
+@pytest.mark.parametrize(
+    "event",
+    [LockAcquired, LeadershipAcquired, LockReleased, LeadershipLost],
+    ids=lambda event: event.__name__,
+)
+def test_a_listener_that_calls_sys_exit_ends_nothing(clock, caplog, event):
+    _, (first, second) = instances(clock)
+
+    def work(lease):
+        current_context().sleep(5)
+        if len(a.leases) == 1:
+            raise ValueError
+        a.until_told(lease)
+
+    a = Leader(first, work=work)
+    clock.advance(1)
+    left = []
+
+    def leave(event):
+        if threading.current_thread().name.startswith("pyresil-election") and not left:
+            left.append(event)
+            raise SystemExit("from a listener")
+
+    unsubscribe = subscribe(leave, [event])
+    try:
+        clock.advance(30)
+        first.break_lease("k")
+        clock.advance("1m")
+    finally:
+        unsubscribe()
+    assert "from a listener" in caplog.text
+    assert len(left) == 1
+    assert a.election.is_leader
+    assert a.notes.count("acquired") - sum(note[0] == "lost" for note in a.notes) == 1
+    assert a.election.stop()
+    assert second.acquire("k").release(), "it was handed back"
 
 
 def test_a_callback_of_the_leaders_token_that_calls_sys_exit_ends_nothing(clock, caplog):
