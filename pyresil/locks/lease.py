@@ -372,21 +372,19 @@ class Lease:
         if self._told:
             return
         self._told = True
-        detected_by = self._lost_by or ""
-        log().warning("lease on %r (token %d) was lost, detected by %s", self.key, self.token, detected_by)
-        if LockLost.listeners:
-            at = self.clock.wall()
-            emit(
-                LockLost(
-                    policy=None, source=None, at=at, key=self.key, token=self.token, detected_by=detected_by
-                )
-            )
-        if self._terms.on_lost is not None:
-            try:
-                self._terms.on_lost(self)
-            except BaseException:  # also sys.exit(), which ends nothing here
-                report_exception(f"on_lost of the lease on {self.key!r} raised")
-        self._locks._forget_lost(self)
+        key, by = self.key, self._lost_by or ""
+        log().warning("lease on %r (token %d) was lost, detected by %s", key, self.token, by)
+        try:
+            if LockLost.listeners:
+                at = self.clock.wall()
+                emit(LockLost(policy=None, source=None, at=at, key=key, token=self.token, detected_by=by))
+        finally:  # also where a listener calls sys.exit()
+            if self._terms.on_lost is not None:
+                try:
+                    self._terms.on_lost(self)
+                except BaseException:  # the same
+                    report_exception(f"on_lost of the lease on {key!r} raised")
+            self._locks._forget_lost(self)
 
     def __repr__(self) -> str:
         if self._lost_by is not None:

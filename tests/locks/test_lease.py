@@ -162,6 +162,23 @@ def test_on_lost_runs_on_the_dispatch_thread_and_what_it_raises_is_logged(clock,
     assert locks._leases == {}, "it is not kept for ever"
 
 
+def test_a_listener_that_calls_sys_exit_keeps_no_loss_from_its_holder(clock, locks, caplog):
+    def leave(event):
+        raise SystemExit("from a listener")
+
+    seen = []
+    unsubscribe = subscribe(leave, ["lock-lost"])
+    try:
+        lease = locks.acquire("k", on_lost=seen.append)
+        locks.break_lease("k")
+        clock.advance(60)
+    finally:
+        unsubscribe()
+    assert seen == [lease]
+    assert "from a listener" in caplog.text
+    assert locks._leases == {}, "it is not kept for ever"
+
+
 def test_a_slow_on_lost_does_not_delay_other_losses(clock, store, locks):
     go_on = threading.Event()
     locks.acquire("a", on_lost=lambda lease: go_on.wait(10))
