@@ -90,6 +90,7 @@ class Ownership:
             if not mine and self._lease is not None:
                 fresh._abandon()  # the same acquisition: the other one renews it
                 return self._note_run(self._lease)
+            self._locks._wake_closers()  # who began to close meanwhile
         except BaseException:  # of a signal handler: what nobody knows would be renewed for ever
             if self._lease is not fresh:
                 fresh._abandon()

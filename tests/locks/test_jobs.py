@@ -154,6 +154,22 @@ def test_close_does_not_take_the_ownership_from_a_run_in_another_thread(clock, h
     assert there.acquire("job:owner").held
 
 
+def test_close_that_meets_a_new_ownership_does_not_wait_for_it(clock, here, there):
+    job = both_orders(here, min_hold=0)[0](lambda: pytest.fail("it ran"))
+    closer = threading.Thread(daemon=True, target=here.close)
+
+    def granted(event):
+        closer.start()
+        clock.wait_until_parked()
+
+    stop = subscribe(granted, LockAcquired)
+    assert job() is None
+    stop()
+    closer.join(5)
+    assert not closer.is_alive(), "it waits for a run that there is not"
+    assert there.acquire("job:owner").held
+
+
 # -- on_one_instance
 
 
