@@ -219,11 +219,19 @@ class Lock(Guard[Never]):
             "key": described(self.key),
             "ttl": self.ttl,
             "wait": self.wait,
-            "store": "memory" if self._given is None else repr(self._given),
+            "store": self._described_store(),
             "min_hold": self.min_hold,
             "max_hold": self.max_hold,
             "on_lost": described(self.on_lost),
         }
+
+    def _described_store(self) -> str:
+        given = self._given
+        if isinstance(given, str):
+            from pyresil.stores.backend import connect
+
+            given = connect(given)  # connects to nothing, and shows neither user nor password
+        return "memory" if given is None else repr(given)
 
     def __repr__(self) -> str:
         key = repr(self.key) if isinstance(self.key, str) else describe_function(self.key)

@@ -411,6 +411,14 @@ def test_describe_and_repr():
     assert "key_of" in repr(Lock(key_of))
 
 
+def test_describe_tells_no_password():
+    pytest.importorskip("redis")
+    told = Lock("k", store="redis://user:secret@host:6379/0").describe()["store"]
+    assert "redis://host:6379/0" in told
+    assert "user" not in told
+    assert "secret" not in told
+
+
 def test_threads_that_come_first_at_once_exclude_each_other(monkeypatch):
     lock = Lock("k", store="memory:")
     other = []
