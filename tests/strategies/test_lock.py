@@ -5,7 +5,18 @@ import threading
 
 import pytest
 
-from pyresil import Bulkhead, Fallback, Lock, Locks, MemoryLockStore, Policy, Retry, Timeout, connect
+from pyresil import (
+    Bulkhead,
+    CancelToken,
+    Fallback,
+    Lock,
+    Locks,
+    MemoryLockStore,
+    Policy,
+    Retry,
+    Timeout,
+    connect,
+)
 from pyresil.context import current_context, current_lease, fencing_token
 from pyresil.errors import (
     CancelledError,
@@ -326,6 +337,26 @@ def test_a_timeout_inside(store, mode):
     with pytest.raises(TimeoutExceededError):
         policy.call(lambda: current_context().sleep(30))
     assert policy.call(lambda: (current_lease().key, current_context().lease.key)) == ("k", "k")
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_abandoned_work_has_the_lock_where_the_timeout_is_around_it(inside):
+    locks, token = Locks(MemoryLockStore()), CancelToken()
+    go_on, ended, seen = threading.Event(), threading.Event(), []
+
+    def work():
+        token.cancel()  # the caller leaves, as it does at the deadline
+        go_on.wait(20)
+        seen.append((current_context().cancel.is_set(), current_lease().held))
+        ended.set()
+
+    stages = [Lock("k", store=locks), Timeout("30s", mode="abandon")]
+    with pytest.raises(CancelledError):
+        Policy(*(stages if inside else reversed(stages))).options(cancel=token).call(work)
+    assert (locks.status("k") is None) is inside
+    go_on.set()
+    assert ended.wait(20)
+    assert seen == [(True, not inside)]
 
 
 def test_a_fallback_sees_rejections_and_losses(clock, store, locks):
