@@ -58,16 +58,21 @@ class KeyBook:
         """The ownership of a job's key; shared by the jobs that share the key.
 
         Raises:
-            ConfigurationError: Its key is a job's own, or an election's.
+            ConfigurationError: Its key is a job's own, or an election's; or it is shared, and has other options.
         """
         key = job_key + OWNER
         if key in self._runs:
             raise ConfigurationError(f"{subject}: the lease of its owner, {key!r}, is the key of another job")
         if key in self.elections:
             raise ConfigurationError(f"{subject}: the lease of its owner, {key!r}, is an election's key")
-        found = self.owners.get(key)
-        if found is None:
-            found = self.owners.setdefault(key, make(key))
+        fresh = make(key)
+        found = self.owners.setdefault(key, fresh)
+        if found.options != fresh.options:
+            (ttl, hold), (got_ttl, got_hold) = found.options, fresh.options
+            raise ConfigurationError(
+                f"{subject}: it shares its owner with another job of the key {job_key!r}, so ttl and min_hold must be"
+                f" {ttl:g} s and {hold:g} s, got {got_ttl:g} s and {got_hold:g} s"
+            )
         return found
 
     def discard_owner(self, owner: Ownership | None) -> None:

@@ -38,7 +38,9 @@ class Ownership:
         self.key = key
         self._ttl = ttl
         self._min_hold = min_hold
-        self._make_terms()  # checks them
+        terms = self._make_terms()  # checks them
+        #: Seconds: jobs that share the owner have the same.
+        self.options = (terms.ttl, terms.min_hold)
         self._pid = 0
         self._id = ""
         self._spent: Lease | None = None

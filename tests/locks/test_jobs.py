@@ -569,6 +569,15 @@ def test_keys_of_other_things_are_refused(here):
     here.without_overlapping("c")(lambda: None)
 
 
+def test_jobs_that_share_an_owner_have_its_options(here):
+    first = here.on_one_instance("same", ttl="40s", min_hold="1m")(lambda: 1)
+    assert here.on_one_instance("same", ttl=40, min_hold=60)(lambda: 2)() == 2
+    for options in ({"ttl": "40s"}, {"min_hold": "1m"}):
+        with pytest.raises(ConfigurationError, match=r"another job of the key 'same'.* 40 s and 60 s, got"):
+            here.on_one_instance("same", **options)(lambda: 3)
+    assert first() == 1
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [
