@@ -121,7 +121,7 @@ class LockOptions(_Common, total=False):
     """See `pyresil.Lock`."""
 
     ttl: Duration
-    wait: Duration
+    wait: Duration | None
     store: Any
     min_hold: Duration
     max_hold: Duration | None

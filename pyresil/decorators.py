@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 from pyresil._merging import doubtful, stage_decorator
 from pyresil.errors import ConfigurationError, shown
 from pyresil.outcome import UNSET
+from pyresil.strategy import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     )
     from pyresil.context import Context
     from pyresil.durations import Duration, RateLike
-    from pyresil.strategy import Strategy
 
 __all__ = [
     "bulkhead",
@@ -64,14 +64,16 @@ class Decorator(Protocol):
 @overload
 def retry(fn: Callable[P, T], /) -> Callable[P, T]: ...
 @overload
-def retry(attempts: int | Literal[False] | None = ..., /, **options: Unpack[RetryOptions]) -> Decorator: ...
+def retry(
+    attempts: int | Strategy[Any] | Literal[False] | None = ..., /, **options: Unpack[RetryOptions]
+) -> Decorator: ...
 def retry(first: Any = UNSET, /, **options: Any) -> Any:
     """Retry the function: ``@retry``, ``@retry(5)``, ``@retry(attempts=5, backoff=...)``; ``@retry(False)`` turns it off.
 
     On a Flask view of an application with `Pyresil` it reruns the view for GET, HEAD and OPTIONS only.
 
     Args:
-        first: The number of attempts (None for no limit), False, or the function itself.
+        first: The number of attempts (None for no limit), a ready `Retry`, False, or the function itself.
         **options: Those of `Retry`, and ``idempotent=True``: a view may be rerun for every method.
     """
     if not isinstance(options.get("idempotent", False), bool):
@@ -82,14 +84,16 @@ def retry(first: Any = UNSET, /, **options: Any) -> Any:
 
 
 @overload
-def timeout(limit: Duration | Literal[False] = ..., /, **options: Unpack[TimeoutOptions]) -> Decorator: ...
+def timeout(
+    limit: Duration | Strategy[Any] | Literal[False] = ..., /, **options: Unpack[TimeoutOptions]
+) -> Decorator: ...
 @overload
 def timeout(*, limit: Duration, **options: Unpack[TimeoutOptions]) -> Decorator: ...
 def timeout(first: Any = UNSET, /, **options: Any) -> Any:
     """Give each attempt of the function so much time: ``@timeout("2s")``.
 
     Args:
-        first: The limit, or False to turn an inherited timeout off.
+        first: The limit, a ready `Timeout`, or False to turn an inherited timeout off.
         **options: Those of `Timeout`.
     """
     return stage_decorator("timeout", first, options)
@@ -132,12 +136,14 @@ def rate_limit(first: Any = UNSET, /, **options: Any) -> Any:
 @overload
 def hedge(fn: Callable[P, T], /) -> Callable[P, T]: ...
 @overload
-def hedge(delay: Duration | Literal[False] = ..., /, **options: Unpack[HedgeOptions]) -> Decorator: ...
+def hedge(
+    delay: Duration | Strategy[Any] | Literal[False] = ..., /, **options: Unpack[HedgeOptions]
+) -> Decorator: ...
 def hedge(first: Any = UNSET, /, **options: Any) -> Any:
     """Start another copy of a slow call: ``@hedge("200ms")``, ``@hedge("p95")``.
 
     Args:
-        first: The delay before a copy, False, or the function itself.
+        first: The delay before a copy, a ready `Hedge`, False, or the function itself.
         **options: Those of `Hedge`.
     """
     return stage_decorator("hedge", first, options)
@@ -161,7 +167,7 @@ def cached(first: Any = UNSET, /, **options: Any) -> Any:
 
 @overload
 def locked(
-    key: str | Callable[[Context], str] | Literal[False], /, **options: Unpack[LockOptions]
+    key: str | Callable[[Context], str] | Strategy[Any] | Literal[False], /, **options: Unpack[LockOptions]
 ) -> Decorator: ...
 @overload
 def locked(*, key: str | Callable[[Context], str], **options: Unpack[LockOptions]) -> Decorator: ...
@@ -169,7 +175,7 @@ def locked(first: Any = UNSET, /, **options: Any) -> Any:
     """Run the function under a lease: ``@locked("export")``, ``@locked(lambda ctx: f"order:{ctx.args[0]}")``.
 
     Args:
-        first: The key, or a function of the context that gives it; False to turn an inherited lock off.
+        first: The key, a function of the context that gives it, or a ready `Lock`; False to turn an inherited lock off.
         **options: Those of `Lock`.
     """
     made = stage_decorator("lock", first, options, bare=False)
@@ -197,6 +203,8 @@ class _FallbackDecorator(Protocol[V_co]):
 
 
 @overload
+def fallback(ready: Strategy[V], /) -> _FallbackDecorator[V]: ...
+@overload
 def fallback(value: V, /, **options: Unpack[FallbackOptions]) -> _FallbackDecorator[V]: ...
 @overload
 def fallback(
@@ -206,12 +214,13 @@ def fallback(*value: Any, **options: Any) -> Any:
     """Give the function a value, or ``using=`` another function's result, in the place of a failure or a rejection.
 
     Args:
-        *value: The value; False is a value here, not a switch.
+        *value: The value, or a ready `Fallback`; False is a value here, not a switch.
         **options: ``using`` and the other options of `Fallback`.
     """
     if len(value) > 1:
         raise ConfigurationError(f"fallback: one value can be given, got {len(value)}")
-    if value:
+    ready = value[0] if value and isinstance(value[0], Strategy) else UNSET
+    if value and ready is UNSET:
         options["value"] = value[0]
-    made = stage_decorator("fallback", UNSET, options)
+    made = stage_decorator("fallback", ready, options)
     return doubtful("fallback", made) if value and callable(value[0]) else made

@@ -6,10 +6,13 @@ from typing import assert_type
 
 from pyresil import (
     Cache,
+    Fallback,
     Hedge,
     Lock,
     Policy,
     Registry,
+    Retry,
+    Timeout,
     bulkhead,
     cached,
     circuit_breaker,
@@ -58,6 +61,22 @@ def or_text(url: str) -> int:
     return len(url)
 
 
+@fallback(Fallback("spare"))
+@retry(Retry(3))
+@timeout(Timeout("2s"))
+@hedge(Hedge("p95"))
+@locked(Lock("export", wait=None))
+def ready(url: str) -> int:
+    return len(url)
+
+
+@locked("export", wait=None)
+def patient(url: str) -> int:
+    return len(url)
+
+
+assert_type(ready("u"), int | str)
+assert_type(patient("u"), int)
 assert_type(bare("u"), int)
 assert_type(stacked("u", tries=2), int)
 assert_type(kept("u"), list[int])
