@@ -53,7 +53,9 @@ def require_plain_function(fn: Any, policy: str | None = None) -> None:
         TypeError: It cannot be called, or is an async or generator function.
     """
     if not callable(fn):
-        raise TypeError(f"only a callable can be decorated, got {shown(fn)}")
+        # A property and its kind: written above it, a decorator gets the descriptor and not the function.
+        below = f"; put the decorator below @{type(fn).__name__}" if hasattr(type(fn), "__get__") else ""
+        raise TypeError(f"only a callable can be decorated, got {shown(fn)}{below}")
     flags = _flags(fn)
     under = f" (policy {policy!r})" if policy else ""
     if flags & (_COROUTINE | _ASYNC_GENERATOR | _ITERABLE_COROUTINE):

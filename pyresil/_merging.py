@@ -150,8 +150,8 @@ def markers_of(fn: Any) -> list[_Marker]:
 
 
 def policy_of(fn: Callable[..., Any]) -> Policy[Any] | None:
-    """The policy that decorators gave to ``fn``; None where the outermost decorator is not one of ours."""
-    marker = _marker(fn)
+    """The policy that decorators gave to ``fn``, also to a method; None where the outermost decorator is not one of ours."""
+    marker = _marker(getattr(fn, "__func__", fn))
     return None if marker is None else marker.policy
 
 
@@ -298,7 +298,13 @@ def stage_decorator(
         if first is not False and stage_of(first) not in (word, None):
             raise ConfigurationError(f"{word}: a ready strategy must be of that stage, got {shown(first)}")
         entry = OFF if first is False else first
-    elif bare and (callable(first) or isinstance(first, classmethod)):
+    elif isinstance(first, type) and issubclass(first, (BaseException, Strategy)):
+        instead = f"{first.__name__}(…)" if issubclass(first, Strategy) else f"handle={first.__name__}"
+        hint = f"; write {instead}" if issubclass(first, Strategy) or "handle" in options_known else ""
+        raise ConfigurationError(f"{word}: this class cannot be decorated: {shown(first)}{hint}")
+    elif (
+        bare if callable(first) else hasattr(type(first), "__get__")
+    ):  # the second: a classmethod, a property
         return decorate(first, {word: fields})
     elif first is not UNSET and first is not True and not (by_name and first is None):
         shorthand = "name" if by_name and isinstance(first, str) else STAGES[word].shorthand

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from pyresil import (
@@ -11,6 +13,8 @@ from pyresil import (
     Fallback,
     Hedge,
     Lock,
+    Locks,
+    Policy,
     RateLimit,
     Retry,
     Timeout,
@@ -61,3 +65,45 @@ def test_a_ready_fallback_is_no_value():
         ConfigurationError, match=r"fallback: options cannot be given together with Fallback\(1\)"
     ):
         fallback(Fallback(1), handle=OSError)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: retry(ConnectionError), "retry: .*ConnectionError.*; write handle=ConnectionError"),
+        (lambda: circuit_breaker(OSError), "circuit_breaker: .*OSError.*; write handle=OSError"),
+        (lambda: timeout(TimeoutError), "timeout: this class cannot be decorated: <class 'TimeoutError'>$"),
+        (lambda: retry(Retry), r"retry: .*Retry.*; write Retry\(…\)"),
+        (lambda: locked(Lock), r"lock: .*Lock.*; write Lock\(…\)"),
+    ],
+)
+def test_a_class_of_errors_or_strategies_is_not_decorated(make, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("descriptor", [property, functools.cached_property])
+@pytest.mark.parametrize(
+    "decorator",
+    [
+        retry,
+        retry(2),
+        timeout,
+        locked,
+        Policy(Retry()),
+        Policy(Retry()).options(key="a"),
+        Locks("memory:").without_overlapping(key="a"),
+    ],
+)
+def test_a_decorator_above_a_property_says_that_it_belongs_below(descriptor, decorator):
+    with pytest.raises(TypeError, match=f"put the decorator below @{descriptor.__name__}$"):
+        decorator(descriptor(fails))
+
+
+def test_policy_of_a_method():
+    class Client:
+        @retry(2)
+        def get(self):
+            return 1
+
+    assert policy_of(Client().get) is policy_of(Client.get) is not None
