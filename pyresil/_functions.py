@@ -31,6 +31,11 @@ def _flags(fn: Any) -> int:
     return getattr(code, "co_flags", 0)
 
 
+def is_async(fn: Any) -> bool:
+    """Whether a call of ``fn`` only makes something to be awaited."""
+    return bool(_flags(fn) & (_COROUTINE | _ASYNC_GENERATOR | _ITERABLE_COROUTINE))
+
+
 def describe_function(fn: Any) -> str:
     """A name for messages."""
     if isinstance(fn, functools.partial):
@@ -56,14 +61,13 @@ def require_plain_function(fn: Any, policy: str | None = None) -> None:
         # A property and its kind: written above it, a decorator gets the descriptor and not the function.
         below = f"; put the decorator below @{type(fn).__name__}" if hasattr(type(fn), "__get__") else ""
         raise TypeError(f"only a callable can be decorated, got {shown(fn)}{below}")
-    flags = _flags(fn)
     under = f" (policy {policy!r})" if policy else ""
-    if flags & (_COROUTINE | _ASYNC_GENERATOR | _ITERABLE_COROUTINE):
+    if is_async(fn):
         raise TypeError(
             f"{describe_function(fn)} is async: pyresil is for sync code{under}; decorate a plain function, "
             "or use a library for asyncio"
         )
-    if flags & _GENERATOR:
+    if _flags(fn) & _GENERATOR:
         raise TypeError(
             f"{describe_function(fn)} is a generator function: calling it only makes the generator, so nothing would run "
             f"under the policy{under}; return a list, or put the policy around what the generator calls"

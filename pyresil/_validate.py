@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pyresil._functions import is_async
 from pyresil.durations import seconds
 from pyresil.errors import ConfigurationError, shown
 
@@ -156,10 +157,15 @@ class Checker:
         return known[0]
 
     def function(self, field: str, value: Any) -> Callable[..., Any] | None:
-        """A callable, or None."""
-        if value is None or callable(value):
+        """A callable, or None; not an async one, whose result nobody would await."""
+        if value is None:
+            return None
+        if not callable(value):
+            self.fault(field, "callable", value)
+        elif is_async(value):
+            self.fault(field, "a plain function (an async one would not be awaited)", value)
+        else:
             return value  # type: ignore[no-any-return]  # a callable of any shape
-        self.fault(field, "callable", value)
         return None
 
     def instead(self, has_value: bool, using: Any) -> Callable[..., Any] | None:

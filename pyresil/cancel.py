@@ -13,7 +13,7 @@ from pyresil._dispatch import post
 from pyresil._validate import Checker, Configured
 from pyresil._watchdog import call_later
 from pyresil.clock import SYSTEM, Clock, Parker
-from pyresil.errors import CancelledError, ConfigurationError, TimeoutExceededError, report_exception, shown
+from pyresil.errors import CancelledError, TimeoutExceededError, report_exception
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -168,8 +168,7 @@ class CancelToken(Configured):
             ConfigurationError: ``timeout`` is not a duration.
         """
         token = CancelToken(timeout=timeout, clock=self._clock)
-        token._parents = (self,)
-        token._policy = self._policy
+        token._parents, token._policy = (self,), self._policy
         return token
 
     def _chain(self) -> list[CancelToken]:
@@ -316,10 +315,11 @@ class CancelToken(Configured):
             A function that takes the callback back.
 
         Raises:
-            ConfigurationError: It cannot be called.
+            ConfigurationError: It cannot be called, or is async.
         """
-        if not callable(callback):
-            raise ConfigurationError(f"cancel token: callback must be callable, got {shown(callback)}")
+        check = Checker("cancel token")
+        check.function("callback", callback)
+        check.done()
         registration = _Registration(self, _Callback(callback))
         registration.add()
         self._arm()

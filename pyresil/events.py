@@ -341,12 +341,14 @@ def subscribe(
         A function that ends the subscription; calling it again has no effect.
 
     Raises:
-        ConfigurationError: The listener is not callable, or a type is unknown.
+        ConfigurationError: The listener is not callable or async, or a type is unknown.
     """
-    if not callable(listener):
-        raise ConfigurationError(f"subscribe: listener must be callable, got {shown(listener)}")
     from pyresil._logs import logger
+    from pyresil._validate import Checker
 
+    check = Checker("subscribe")
+    check.function("listener", listener)
+    check.done()
     logger()  # loaded now, and not when a listener raises in a signal handler or next to a fork
     entered = _resolve(types)
     for kind in entered:

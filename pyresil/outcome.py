@@ -200,7 +200,7 @@ class Judge:
             if types and all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in types):
                 self._types = types
             elif callable(handle) and not isinstance(handle, type):
-                self._predicate = handle
+                self._predicate = check.function("handle", handle)
             else:
                 check.fault(
                     "handle", "an exception type, a tuple of them, or a function of the error", handle

@@ -103,7 +103,9 @@ class Lock(Guard[Never]):
                 check_key(given)
             except ConfigurationError as error:
                 check.faults.append(str(error).removeprefix("lock: "))
-        elif not callable(given):
+        elif callable(given):
+            check.function("key", given)
+        else:
             check.fault("key", "a string of 1 to 500 characters, or a function of the context", key)
         self.ttl = check.duration("ttl", ttl, minimum=LEAST_TTL)
         self.wait = check.optional_duration("wait", wait, positive=False)

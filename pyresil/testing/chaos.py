@@ -31,7 +31,9 @@ V_co = TypeVar("V_co", covariant=True)
 
 
 def _switch(check: Checker, enabled: Any) -> Any:
-    if not isinstance(enabled, bool) and not callable(enabled):
+    if callable(enabled):
+        check.function("enabled", enabled)
+    elif not isinstance(enabled, bool):
         check.fault("enabled", "True, False, or a function of the context", enabled)
     return enabled
 

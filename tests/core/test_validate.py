@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import pickle
+import unittest.mock
 from typing import Never
 
 import pytest
 
 from pyresil import (
+    Cache,
     CancelToken,
+    CircuitBreaker,
     ConfigurationError,
     Constant,
     Decorrelated,
     Exponential,
     Fallback,
     Linear,
+    Lock,
     Locks,
     MemoryLockStore,
     Policy,
+    RateLimit,
     Registry,
     Retry,
     RetryBudget,
@@ -27,7 +33,7 @@ from pyresil import (
     caused_by,
     subscribe,
 )
-from pyresil.testing import ManualClock
+from pyresil.testing import InjectFault, ManualClock
 
 BAD_NUMBERS = [True, False, float("nan"), float("inf"), -1, "x", [1], 10**5000, -(10**5000), 1j]
 BAD_DURATIONS = [True, float("nan"), float("inf"), -1, "x", "5", [1], object(), 10**5000]
@@ -144,6 +150,52 @@ def test_handle(kind, value):
 )
 def test_wrong_types_and_unknown_words(build, word):
     refused(build, word)
+
+
+async def async_function(*args):
+    return False
+
+
+class AsyncObject:
+    async def __call__(self, *args):
+        return False
+
+
+@pytest.mark.parametrize("function", [async_function, functools.partial(async_function, 1), AsyncObject()])
+@pytest.mark.parametrize(
+    ("build", "field"),
+    [
+        (lambda fn: Retry(backoff=fn), "backoff"),
+        (lambda fn: Retry(handle=fn), "handle"),
+        (lambda fn: Retry(handle_result=fn), "handle_result"),
+        (lambda fn: Retry(discard=fn), "discard"),
+        (lambda fn: Fallback(using=fn), "using"),
+        (lambda fn: CircuitBreaker(health_check=fn), "health_check"),
+        (lambda fn: CircuitBreaker(open_for=fn), "open_for"),
+        (lambda fn: RateLimit("5/s", weight=fn), "weight"),
+        (lambda fn: RateLimit("5/s", per=fn), "per"),
+        (lambda fn: RateLimit("5/s", allow=fn), "allow"),
+        (lambda fn: RateLimit("5/s", deny=fn), "deny"),
+        (lambda fn: RateLimit("5/s", drain_on=fn), "drain_on"),
+        (lambda fn: Cache(key=fn), "key"),
+        (lambda fn: Lock(fn), "key"),
+        (lambda fn: Lock("a", on_lost=fn), "on_lost"),
+        (lambda fn: Locks("memory:").acquire("a", on_lost=fn), "on_lost"),
+        (lambda fn: Locks("memory:").election("a", on_acquired=fn), "on_acquired"),
+        (lambda fn: InjectFault(OSError, enabled=fn), "enabled"),
+        (lambda fn: subscribe(fn), "listener"),
+        (lambda fn: CancelToken().on_cancel(fn), "callback"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_async_function_is_no_option(build, field, function):
+    refused(lambda: build(function), f"{field} must be a plain function (an async one would not be awaited)")
+
+
+def test_a_function_that_only_looks_odd_is_an_option():
+    mock = unittest.mock.MagicMock()
+    assert Retry(discard=mock).discard is mock
+    assert Fallback(using=lambda error, ctx: iter(())).describe()["using"]
 
 
 def test_one_instance_twice():

@@ -147,7 +147,7 @@ class CircuitBreaker(CircuitControl):
             check.number("slow_call_rate", slow_call_rate, 0.0, 1.0, open_low=True),
         )
         self._slow_call = check.optional_duration("slow_call", slow_call)
-        computed = open_for if callable(open_for) else None
+        computed = check.function("open_for", open_for) if callable(open_for) else None
         break_for = _FIRST_BREAK if callable(open_for) else check.duration("open_for", open_for)
         permits = needed = check.integer("half_open_calls", half_open_calls)
         if half_open_successes is not None:

@@ -109,7 +109,7 @@ class RateLimit(Guard[Never], Forkable):
         self._capacity = spec.burst
         self.max_wait = check.duration("max_wait", max_wait, positive=False)
         self.max_queue = check.integer("max_queue", max_queue, 0)
-        self._weigh = weight if callable(weight) else None
+        self._weigh = check.function("weight", weight) if callable(weight) else None
         self._weight = 1 if callable(weight) else check.integer("weight", weight, 0)
         if self._weight > self._capacity:
             check.fault("weight", f"at most {self._capacity}, or no call would ever be admitted", weight)

@@ -49,8 +49,8 @@ def meant(check: Checker, field: str, value: Any) -> Meant | None:
     if value is None:
         return None
     if callable(value):
-        function: Callable[[Context], object] = value
-        return lambda ctx, _key: function(ctx)
+        function: Callable[[Context], object] | None = check.function(field, value)
+        return None if function is None else lambda ctx, _key: function(ctx)
     if isinstance(value, Collection) and not isinstance(value, (str, bytes)):
         try:
             members: frozenset[Hashable] = frozenset(value)
@@ -67,8 +67,7 @@ def drains(check: Checker, value: Any) -> Drains | None:
     if value is None:
         return None
     if callable(value):
-        function: Drains = value
-        return function
+        return check.function("drain_on", value)
     statuses = value if isinstance(value, (tuple, list, set, frozenset)) else (value,)
     if statuses and all(
         isinstance(one, int) and not isinstance(one, bool) and 100 <= one <= 599 for one in statuses
