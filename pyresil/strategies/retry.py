@@ -98,7 +98,11 @@ class Retry(Strategy[Never]):
         check = Checker("retry", name)
         self.name = check.name(name)
         self.attempts = None if attempts is None else check.integer("attempts", attempts)
-        check.function("backoff", backoff)
+        if backoff is not None and (isinstance(backoff, type) or not callable(backoff)):
+            words = 'a back-off such as Exponential("200ms"), or a function of the attempt and its outcome'
+            check.fault("backoff", words, backoff)
+        else:
+            check.function("backoff", backoff)
         self.backoff = Exponential() if backoff is None else backoff
         self.max_elapsed = check.optional_duration("max_elapsed", max_elapsed, positive=False)
         self.respect_retry_after = check.boolean("respect_retry_after", respect_retry_after)

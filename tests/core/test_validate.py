@@ -116,8 +116,9 @@ def test_handle(kind, value):
 @pytest.mark.parametrize(
     ("build", "word"),
     [
-        (lambda: Retry(backoff=5), "backoff must be callable"),
-        (lambda: Retry(backoff="1s"), "backoff must be callable"),
+        (lambda: Retry(backoff=5), 'backoff must be a back-off such as Exponential("200ms"), or a function'),
+        (lambda: Retry(backoff="1s"), "backoff must be a back-off"),
+        (lambda: Retry(backoff=Exponential), "backoff must be a back-off"),
         (lambda: Retry(discard=5), "discard must be callable"),
         (lambda: Retry(handle_result=True), "handle_result must be callable"),
         (lambda: Retry(budget=0.2), "budget must be a RetryBudget"),
