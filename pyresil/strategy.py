@@ -293,13 +293,24 @@ def _reset_in_child() -> None:
 os.register_at_fork(after_in_child=_reset_in_child)
 
 
+def _instead_of(item: object) -> str:
+    """What to write in the place of what is often given where a strategy should stand."""
+    if isinstance(item, type) and issubclass(item, Strategy):
+        return f"; write {item.__name__}(…)"
+    if isinstance(item, (list, tuple)):
+        return "; give the strategies one by one"
+    if callable(item) and str(getattr(item, "__module__", "")).startswith("pyresil."):
+        return "; a decorator goes above a function, a policy takes strategies such as Retry(…)"
+    return ""
+
+
 def require_strategies(strategies: tuple[object, ...], name: object, clock: object) -> None:
     """Refuse what is no strategy, one instance that stands twice, and a policy's other options where they are wrong."""
     faults = []
     seen: set[int] = set()
     for position, item in enumerate(strategies, 1):
         if not isinstance(item, Strategy):
-            faults.append(f"argument {position} must be a strategy, got {shown(item)}")
+            faults.append(f"argument {position} must be a strategy, got {shown(item)}{_instead_of(item)}")
         elif id(item) in seen:
             faults.append(f"argument {position} is the same {item.kind} as an earlier one")
         seen.add(id(item))

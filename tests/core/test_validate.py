@@ -31,6 +31,7 @@ from pyresil import (
     Strategy,
     Timeout,
     caused_by,
+    retry,
     subscribe,
 )
 from pyresil.testing import InjectFault, ManualClock
@@ -130,7 +131,17 @@ def test_handle(kind, value):
         (lambda: Fallback(), "exactly one of a value and using="),
         (lambda: Fallback(1, using=lambda error, ctx: 2), "exactly one of a value and using="),
         (lambda: Fallback(using=5), "using must be callable"),
-        (lambda: Policy(Retry), "argument 1 must be a strategy"),
+        (
+            lambda: Policy(Retry),
+            "argument 1 must be a strategy, got <class 'pyresil.strategies.retry.Retry'>; write Retry(…)",
+        ),
+        (lambda: Policy([Retry(), Timeout(1)]), "; give the strategies one by one"),
+        (
+            lambda: Policy(retry),
+            "; a decorator goes above a function, a policy takes strategies such as Retry(…)",
+        ),
+        (lambda: Policy(retry(3)), "; a decorator goes above a function"),
+        (lambda: Policy(print), "argument 1 must be a strategy, got <built-in function print>"),
         (lambda: Policy(Retry(), "x", None), "argument 2 must be a strategy"),
         (lambda: Policy(Loud()), "argument 1 must be a strategy, got <Loud>"),
         (lambda: Policy(name=""), "name must be"),
