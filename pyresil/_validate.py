@@ -70,6 +70,18 @@ def _refuse_unknown(cls: type[Any], args: tuple[Any, ...], options: dict[str, An
     raise _UnknownOptionError(text)
 
 
+def duration_of(what: str, value: Duration) -> float:
+    """The seconds of a method's argument; ``what`` names the method and the argument.
+
+    Raises:
+        ConfigurationError: It is no duration.
+    """
+    try:
+        return seconds(value)
+    except ValueError as error:
+        raise ConfigurationError(f"{what} {error}") from None
+
+
 class Checker:
     """Collects faults of one object's options.
 

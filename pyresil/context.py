@@ -12,10 +12,10 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from pyresil._scope import Scope as Scope
+from pyresil._validate import duration_of
 from pyresil.cancel import CancelToken
 from pyresil.clock import Parker
-from pyresil.durations import seconds
-from pyresil.errors import ConfigurationError, PolicyUsageError
+from pyresil.errors import PolicyUsageError
 from pyresil.outcome import UNSET as UNSET
 
 if TYPE_CHECKING:
@@ -122,10 +122,7 @@ class Context:
         if (left is not None and left <= 0.0) or self._stoppable():
             self.cancel.raise_if_cancelled()
         if cap is not None:
-            try:
-                limit = seconds(cap)
-            except ValueError as error:
-                raise ConfigurationError(f"timeout: cap {error}") from None
+            limit = duration_of("timeout: cap", cap)
             left = limit if left is None else min(left, limit)
         return None if left is None else max(left, LEAST_TIMEOUT)
 
@@ -189,11 +186,11 @@ class Context:
         """Wait for ``duration``, or until the work is told to stop.
 
         Raises:
-            ValueError: It is no duration.
+            ConfigurationError: It is no duration.
             TimeoutExceededError: The deadline passed meanwhile.
             CancelledError: The execution was cancelled (or the token's own reason, where that is an exception).
         """
-        length = seconds(duration)
+        length = duration_of("sleep: duration", duration)
         token = self.cancel
         if not token.is_set():
             if length <= 0.0:

@@ -140,7 +140,7 @@ def test_sleep():
         ctx.sleep(0)
         assert clock.monotonic() - begun >= 1.99
         for bad in (-1, float("nan"), True, "x"):
-            with pytest.raises(ValueError, match="must be a duration"):
+            with pytest.raises(ConfigurationError, match=r"^sleep: duration must be a duration .*, got"):
                 ctx.sleep(bad)
 
 
