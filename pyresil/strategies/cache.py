@@ -120,8 +120,7 @@ class Cache(Strategy[Never], Forkable):
         check.done()
         self._packing = Packing(self.codec, self._subject)
         self._store: CacheStore | None = store
-        self._given = store is not None
-        self._loads = Loads()
+        self._given, self._loads = store is not None, Loads()
         self._refreshing: set[Mark] = set()
         self._arguments: ArgumentsKey | None = None
         self._watch_forks()
@@ -133,8 +132,7 @@ class Cache(Strategy[Never], Forkable):
     def compile(self, inner: Run, clock: Clock) -> Run:
         """See `Strategy.compile`."""
         strategy, get = self, self.store.get
-        monotonic = self.clock.monotonic
-        key_of = self._key
+        monotonic, key_of = self.clock.monotonic, self._key
 
         def run(ctx: Context) -> Any:
             key = key_of(ctx)
@@ -181,15 +179,18 @@ class Cache(Strategy[Never], Forkable):
             key: What the key function gives for it.
 
         Raises:
-            ConfigurationError: It cannot be a key.
+            ConfigurationError: It cannot be a key, or a cache with a store of its own has no key function.
         """
-        self._drop(self._frozen(key))
+        self._drop(self._frozen(key), self.key is not None, "invalidate_call(fn, …)")
 
     def invalidate_call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
-        """Drop the value of one call of ``fn``, decorated or not, where the arguments are the key."""
-        self._drop(self._call_key(unwrapped(fn, self._arguments), args, kwargs))
+        """Drop the value of one call of ``fn``, decorated or not, where the arguments are the key; else `ConfigurationError`."""
+        function = unwrapped(fn, self._arguments)
+        self._drop(self._call_key(function, args, kwargs), self.key is None, "invalidate(key)")
 
-    def _drop(self, key: Hashable) -> None:
+    def _drop(self, key: Hashable, fits: bool, instead: str) -> None:
+        if not fits and not self._given:
+            raise ConfigurationError(f"{self._subject}: no value has such a key; use {instead}")
         self.store.invalidate(key)
         self._loads.forget(key)
 
@@ -385,8 +386,7 @@ class Cache(Strategy[Never], Forkable):
         return told(key, None if self.key else self._arguments)
 
     def _after_fork(self) -> None:
-        self._loads = Loads()
-        self._refreshing = set()
+        self._loads, self._refreshing = Loads(), set()
 
     def describe(self) -> dict[str, Any]:
         """Plain data: the effective options."""

@@ -857,6 +857,24 @@ def test_invalidate_call_takes_the_decorated_function():
     assert (first.stock("a"), second.stock("a")) == (7, 6)
 
 
+def test_an_invalidation_that_could_hit_nothing_is_refused():
+    by_arguments, by_key = Cache(name="prices"), Cache(lambda ctx: ctx.args[0])
+    with pytest.raises(
+        ConfigurationError, match=r"cache 'prices': no value has such a key; use invalidate_call\(fn"
+    ):
+        by_arguments.invalidate("EUR")
+    with pytest.raises(ConfigurationError, match=r"cache: no value has such a key; use invalidate\(key\)"):
+        by_key.invalidate_call(str.upper, "EUR")
+
+
+def test_a_shared_store_has_keys_of_either_kind():
+    store, calls = MemoryCacheStore(), []
+    by_key, by_arguments = Cache(lambda ctx: ctx.args[0], store=store), Cache(store=store)
+    assert Policy(by_key).call(lambda key: calls.append(key) or len(calls), "EUR") == 1
+    by_arguments.invalidate("EUR")
+    assert Policy(by_key).call(lambda key: calls.append(key) or len(calls), "EUR") == 2
+
+
 @pytest.mark.parametrize("store", [None, MemoryCacheStore])
 def test_invalidate_call_before_the_first_call(store):
     cache = Cache(ttl="1m", store=None if store is None else store())
