@@ -258,7 +258,7 @@ class LockReleased(_LockEvent):
 
 
 class JobSkipped(Event):
-    """A job did not run here: ``reason`` is ``"not-owner"`` or ``"running"``."""
+    """A job did not run here: ``reason`` is ``"not-owner"``, ``"running"`` or ``"closed"`` (its `Locks` are)."""
 
     type = "job-skipped"
     key: str
