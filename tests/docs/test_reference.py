@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import pytest
 
 import pyresil
-from pyresil import PyresilError, errors
+from pyresil import PyresilError, errors, testing
 from pyresil.events import TYPES
+from pyresil.integrations import flask, requests
+from pyresil.testing import contracts
 from tests.support.processes import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -49,6 +52,13 @@ def test_the_table_of_the_page(page, rows):
     text = (REFERENCE / page).read_text(encoding="utf-8")
     for row in rows():
         assert row in text
+
+
+def test_every_public_name_is_in_the_documentation():
+    text = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
+    named = {*pyresil.__all__, *testing.__all__, *contracts.__all__, *flask.__all__, *requests.__all__}
+    missing = [name for name in sorted(named) if not re.search(rf"\b{name}\b", text)]
+    assert missing == ["__version__"]
 
 
 def test_every_error_is_in_the_table():
