@@ -257,7 +257,7 @@ def refuse_bare(name: str, key: object) -> None:
     Raises:
         ConfigurationError: The key is a function: the one that was to be decorated.
     """
-    if callable(key):
+    if callable(key) or hasattr(type(key), "__get__"):
         raise ConfigurationError(
             f"{name}: key must be a string, got {shown(key)}; the decorator has parentheses: @locks.{name}(key=...)"
         )

@@ -256,6 +256,8 @@ class Locks(Configured, Forkable):
         refuse_bare("on_one_instance", key)
 
         def decorate(fn: Callable[P, T]) -> Callable[P, T | None]:
+            if isinstance(fn, (classmethod, staticmethod)):
+                return type(fn)(decorate(fn.__func__))
             job, wrapped = job_of(self, fn)
             job.on_one_instance(key, ttl, min_hold)
             return wrapped
@@ -287,6 +289,8 @@ class Locks(Configured, Forkable):
         refuse_bare("without_overlapping", key)
 
         def decorate(fn: Callable[P, T]) -> Callable[P, T | None]:
+            if isinstance(fn, (classmethod, staticmethod)):
+                return type(fn)(decorate(fn.__func__))
             job, wrapped = job_of(self, fn)
             job.without_overlapping(key, ttl)
             return wrapped

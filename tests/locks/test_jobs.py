@@ -715,3 +715,26 @@ def test_close_hands_the_ownership_back(clock, here, there):
     here.close()
     assert there.on_one_instance("job")(lambda: 2)() == 2
     assert sys.getrefcount(here) > 0
+
+
+@pytest.mark.parametrize("apply", [0, 1])
+def test_a_job_above_staticmethod_and_classmethod(here, apply):
+    class Reports:
+        @both_orders(here, "static")[apply]
+        @staticmethod
+        def static(number):
+            return number, fencing_token() is not None
+
+        @both_orders(here, "of the class")[apply]
+        @classmethod
+        def of_the_class(cls, number):
+            return cls, number
+
+    assert Reports.static(1) == Reports().static(1) == (1, True)
+    assert Reports.of_the_class(2) == Reports().of_the_class(2) == (Reports, 2)
+
+
+@pytest.mark.parametrize("descriptor", [property, classmethod])
+def test_parentheses_forgotten_above_a_descriptor(here, descriptor):
+    with pytest.raises(ConfigurationError, match=r"has parentheses: @locks\.without_overlapping"):
+        here.without_overlapping(descriptor(len))
