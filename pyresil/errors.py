@@ -346,4 +346,4 @@ class LockNotAcquiredError(LockError, RejectedError):
         self.waited = waited
 
     def __str__(self) -> str:
-        return f"the lock {self.key!r} is held by someone else (waited {self.waited:.3g} s)"
+        return f"the lock {self.key!r} is held by someone else (waited {round(self.waited, 3):g} s)"

@@ -208,3 +208,8 @@ def test_texts_of_errors_survive_what_they_name():
     assert Policy(Retry())(Hostile())(7) == 7
     with pytest.raises(ConfigurationError, match="an argument of <Hostile> cannot be part of a cache key"):
         Policy(Cache()).call(Hostile(), [Hostile()])
+
+
+@pytest.mark.parametrize(("waited", "told"), [(4.28e-05, "0 s"), (1.23456, "1.235 s"), (90.0, "90 s")])
+def test_a_wait_is_told_to_the_millisecond(waited, told):
+    assert str(LockNotAcquiredError("a", waited)) == f"the lock 'a' is held by someone else (waited {told})"
