@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     from pyresil.stores.base import LockInfo as LockInfo
     from pyresil.stores.base import LockStore as LockStore
     from pyresil.stores.cache import CacheStore as CacheStore
+    from pyresil.stores.cache import Found as Found
     from pyresil.stores.cache import MemoryCacheStore as MemoryCacheStore
     from pyresil.stores.circuits import CircuitSnapshot as CircuitSnapshot
     from pyresil.stores.circuits import CircuitStateStore as CircuitStateStore
@@ -153,7 +154,7 @@ _HOMES = {
     ),
     "pyresil._merging": ("policy_of",),
     "pyresil.strategies.cache": ("Cache",),
-    "pyresil.stores.cache": ("CacheStore", "MemoryCacheStore"),
+    "pyresil.stores.cache": ("CacheStore", "MemoryCacheStore", "Found"),
     "pyresil.policy": ("Policy",),
     "pyresil._bound": ("BoundPolicy",),
     "pyresil._execution": ("Execution", "Attempt"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import json
 import pathlib
 import pkgutil
+import re
 import sys
 import types
 
@@ -54,6 +56,18 @@ def test_every_module_exports_what_its_all_says():
     for module in api.public_modules():
         for name in module.__all__:
             assert hasattr(importlib.import_module(module.__name__), name), f"{module.__name__}.{name}"
+
+
+@pytest.mark.parametrize("contract", ["LockStore", "CacheStore", "LimiterStore", "CircuitStateStore"])
+def test_what_a_store_answers_is_public(contract):
+    """Somebody who writes a store has to make it."""
+    kind = getattr(pyresil, contract)
+    answers = {
+        str(inspect.signature(getattr(kind, name)).return_annotation) for name in kind.__abstractmethods__
+    }
+    names = {name for answer in answers for name in re.findall(r"\b[A-Z]\w+", answer)}
+    assert names
+    assert names - {"None"} <= set(pyresil.__all__)
 
 
 def test_no_public_name_is_also_the_name_of_a_module():
