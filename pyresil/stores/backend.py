@@ -142,7 +142,7 @@ class Backend:
         """The cache store; the same object every time."""
         if self._cache is None:
             if self._scheme != "memory":
-                _refuse(f"{self._scheme} has no cache store")
+                _refuse(f"{self._scheme} has no cache store; in this version memory: has one")
             from pyresil.stores.cache import MemoryCacheStore
 
             fresh = MemoryCacheStore(clock=self._clock)
@@ -155,7 +155,7 @@ class Backend:
         """The limiter store; the same object every time."""
         if self._limiter is None:
             if self._scheme != "memory":
-                _refuse(f"{self._scheme} has no limiter store")
+                _refuse(f"{self._scheme} has no limiter store; in this version memory: has one")
             from pyresil.stores.limiter import MemoryLimiterStore
 
             fresh = MemoryLimiterStore(self._clock)
@@ -168,7 +168,7 @@ class Backend:
         """The circuit store; the same object every time."""
         if self._circuits is None:
             if self._scheme != "memory":
-                _refuse(f"{self._scheme} has no circuit store")
+                _refuse(f"{self._scheme} has no circuit store; in this version memory: has one")
             from pyresil.stores.circuits import MemoryCircuitStore
 
             fresh = MemoryCircuitStore(self._clock)

@@ -45,5 +45,7 @@ def test_it_comes_from_a_backend():
     assert isinstance(backend.cache, MemoryCacheStore)
     policy = Policy(Cache(lambda ctx: "k", store=backend.cache))
     assert [policy.call(lambda value=value: value) for value in (1, 2)] == [1, 1]
-    with pytest.raises(ConfigurationError, match="sqlite has no cache store"):
+    with pytest.raises(
+        ConfigurationError, match="sqlite has no cache store; in this version memory: has one"
+    ):
         _ = connect("sqlite:///unused.db").cache
