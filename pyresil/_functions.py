@@ -33,7 +33,10 @@ def _flags(fn: Any) -> int:
 
 def is_async(fn: Any) -> bool:
     """Whether a call of ``fn`` only makes something to be awaited."""
-    return bool(_flags(fn) & (_COROUTINE | _ASYNC_GENERATOR | _ITERABLE_COROUTINE))
+    try:
+        return bool(_flags(fn) & (_COROUTINE | _ASYNC_GENERATOR | _ITERABLE_COROUTINE))
+    except Exception:
+        return False  # a proxy whose attributes raise, or are anything
 
 
 def describe_function(fn: Any) -> str:

@@ -204,6 +204,30 @@ def test_an_async_function_is_no_option(build, field, function):
     refused(lambda: build(function), f"{field} must be a plain function (an async one would not be awaited)")
 
 
+class Proxy:
+    """As werkzeug's, outside of a request."""
+
+    def __getattr__(self, name):
+        raise RuntimeError("outside of a request")
+
+    def __call__(self, *args):
+        return True
+
+
+class Anything:
+    def __getattr__(self, name):
+        return self
+
+    def __call__(self, *args):
+        return True
+
+
+@pytest.mark.parametrize("kind", [Proxy, Anything])
+def test_a_proxy_is_an_option(kind):
+    proxy = kind()
+    assert Retry(discard=proxy).discard is proxy
+
+
 def test_a_function_that_only_looks_odd_is_an_option():
     mock = unittest.mock.MagicMock()
     assert Retry(discard=mock).discard is mock
