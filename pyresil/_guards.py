@@ -90,7 +90,7 @@ class Guards:
                         report_exception(f"exit() of a {guard.kind} raised")
                     after = Failure(error)
                 if not unjudged(outcome):
-                    outcome = after
+                    outcome = after or outcome  # type: ignore[truthy-bool]  # a user's may return nothing
             return outcome
         except BaseException as error:
             # On its way out: those that are still entered see it, and do not judge it.

@@ -193,7 +193,7 @@ class Guard(Strategy[F_co]):
                 is returned is ignored).
 
         Returns:
-            The same outcome, or a `Failure` with an error that takes its place.
+            The same outcome, or a `Failure` with an error that takes its place; None is taken for the same outcome.
         """
 
     def run(self, call: Call[T], ctx: Context) -> T | F_co:
@@ -215,7 +215,7 @@ class Guard(Strategy[F_co]):
             after = self.exit(ctx, token, after)
             if isinstance(after, Failure):
                 raise after.error
-            return after.value  # type: ignore[no-any-return]  # of the guard's own making
+            return getattr(after, "value", value)  # an ``exit`` that returns nothing changes nothing
         except BaseException as error:
             # Also where a signal handler raised between the end of the work and `exit`.
             if not told or never_began(self.exit, error):
