@@ -11,6 +11,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from pyresil._scope import NoKey
 from pyresil._scope import Scope as Scope
 from pyresil._validate import duration_of
 from pyresil.cancel import CancelToken
@@ -39,7 +40,7 @@ LEAST_TIMEOUT = 0.001
 _OWN = ("_token", "_base", "_waker", "_reported", "_properties")
 
 
-class Context:
+class Context(NoKey):
     """What one attempt knows.
 
     Attributes:
