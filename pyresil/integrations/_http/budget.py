@@ -16,6 +16,8 @@ from pyresil.errors import CancelledError
 from pyresil.integrations._http.errors import RequestCancelledError, RequestTimeoutError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyresil.cancel import CancelToken
     from pyresil.clock import Parker
 
@@ -30,9 +32,15 @@ class Stop(Exception):  # noqa: N818 - it never leaves the package
 
 
 class Hook(_Callback):
-    """What a cancel calls while one operation runs. Either the cancel takes the function out, or the operation's end does."""
+    """What a cancel calls while one operation runs. Either the cancel takes the function out, or the operation's end does.
+
+    The watchdog calls it itself where a lease is lost: a callback of somebody else on the dispatch thread may take its time.
+    """
 
     __slots__ = ()
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        super().__init__(function, quick=True)
 
     def taken_back(self) -> bool:
         """End the operation; False where a cancel took the function first, and the connection is being cut."""

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from pyresil import CancelToken
+from pyresil._dispatch import post
 from pyresil.integrations._http.budget import Budget, Stop
 from pyresil.integrations._http.call import Call, Cut
 
@@ -76,6 +77,29 @@ def test_a_cancel_during_an_operation_wins_over_its_result(pair):
     with pytest.raises(Stop):
         call_on(cut, token).operate(ours, operation, b"")
     assert theirs.recv(1) == b"", "the connection was shut down"
+    assert not token._callbacks
+
+
+def test_a_lost_lease_cuts_the_connection_whatever_the_dispatch_thread_does(pair):
+    """A listener that takes its time, or an `on_lost` of another lease, must not keep the work at its call."""
+    ours, theirs, cut = pair
+    theirs.setblocking(False)
+    token = CancelToken()
+    go = threading.Event()
+    seen = []
+
+    def operation(_):
+        token._cancel_soon("lost")
+        seen.append(theirs.recv(1))
+        return 7
+
+    post(go.wait)
+    try:
+        with pytest.raises(Stop):
+            call_on(cut, token).operate(ours, operation, b"")
+    finally:
+        go.set()
+    assert seen == [b""], "the connection was shut down at once"
     assert not token._callbacks
 
 
