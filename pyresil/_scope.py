@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyresil.clock import Clock
     from pyresil.context import Context
 
-__all__ = ["NoKey", "Owner", "Scope"]
+__all__ = ["NoKey", "Owner", "Scope", "scopes"]
 
 
 class Scope:
@@ -21,10 +21,12 @@ class Scope:
     It is made when somebody asks for it.
     """
 
-    __slots__ = ("_above", "_token")
+    __slots__ = ("_above", "_token", "left")
 
     def __init__(self, above: Context) -> None:
         self._above = above
+        #: Whoever waited for the copy has left, and nobody gets what it brings.
+        self.left = False
         self._token: CancelToken | None = None
 
     def token(self) -> CancelToken:
@@ -44,6 +46,19 @@ class Scope:
         """The copy has ended."""
         if self._token is not None:
             self._token._close()
+
+
+def scopes(ctx: Context | None) -> list[Scope]:
+    """Those of the copies that the work of a context is in, the innermost first."""
+    found: list[Scope] = []
+    while ctx is not None:
+        scope = ctx._scope
+        if scope is None:
+            ctx = ctx.parent
+        else:
+            found.append(scope)
+            ctx = scope._above
+    return found
 
 
 class Owner:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from pyresil._scope import scopes
 from pyresil.clock import Parker
 from pyresil.errors import RecursiveLoadError
 from pyresil.outcome import Success
@@ -14,8 +15,15 @@ if TYPE_CHECKING:
 
     from pyresil.context import Context
     from pyresil.outcome import Outcome
+    from pyresil.stores.cache import CacheStore
 
 __all__ = ["AGAIN", "LOADING", "Load", "Loads"]
+
+#: A load that its caller left behind is taken for one that hangs after so many seconds. Not at once: one that is only slow still
+#: brings its value, and where all of them hang, each that is started beside it is one more.
+PATIENCE = 30.0
+#: Who waits for a load whose caller may leave it behind looks again after so many seconds.
+_LOOK = 1.0
 
 #: The loads that the code around this runs for, the innermost last.
 LOADING: ContextVar[tuple[Mark, ...]] = ContextVar("pyresil_loading", default=())
@@ -49,17 +57,26 @@ class Mark:
 class Load:
     """One load of one key, and those who wait for it. ``outcome`` is None while it runs; `AGAIN` where nobody learnt anything.
 
-    ``over`` is set when everybody was woken; ``refused`` where the result is not to be kept.
+    ``ctx`` is the context it runs under; ``over`` is set when everybody was woken; ``refused`` where the result is not to be kept.
     """
 
-    __slots__ = ("mark", "outcome", "over", "parkers", "refused")
+    __slots__ = ("begun", "ctx", "mark", "outcome", "over", "parkers", "refused")
 
-    def __init__(self) -> None:
-        self.parkers: list[Parker] = []
+    def __init__(self, ctx: Context | None = None) -> None:
+        self.ctx = ctx
+        self.begun = 0.0 if ctx is None else ctx.clock.monotonic()
+        self.parkers: dict[Parker, None] = {}
         self.outcome: Outcome[Any] | None = None
         self.over = False
         self.refused = False
         self.mark = Mark()
+
+    def hangs(self) -> bool:
+        """Whether its caller has left it behind, and it began long ago: it may last for ever."""
+        ctx = self.ctx
+        if ctx is None or not any(scope.left for scope in scopes(ctx)):
+            return False
+        return ctx.clock.monotonic() - self.begun >= PATIENCE
 
 
 AGAIN: Outcome[Any] = Success(None)
@@ -81,7 +98,18 @@ class Loads:
 
         Called inside the ``try`` whose ``finally`` calls `let_go`: a load that nobody ends would be waited for for ever.
         """
-        return self._running.setdefault(key, fresh)
+        found = self._running.setdefault(key, fresh)
+        if found is not fresh and found.hangs():
+            self._drop(key, found)
+            found = self._running.setdefault(key, fresh)
+        return found
+
+    def keeps(self, key: Hashable, load: Load, store: CacheStore, now: float) -> bool:
+        """Whether what a load brings is kept: not where another one took its place and has brought something newer."""
+        if self._running.get(key) is load:
+            return True
+        newer = store.get(key)[0]
+        return newer is None or now >= newer.fresh_until
 
     def forget(self, key: Hashable) -> None:
         """Nobody joins the load that runs now any more."""
@@ -89,18 +117,21 @@ class Loads:
 
     def finish(self, key: Hashable, load: Load, outcome: Outcome[Any]) -> None:
         """End a load and wake who waits for it. May be called again where a signal handler raised in its middle."""
-        # Out of the way first: a load that has ended must not be found. In one stretch without a call: who invalidates meanwhile may
-        # make room for another load, which has to stay.
+        # Out of the way first: a load that has ended must not be found.
+        self._drop(key, load)
+        load.outcome = outcome
+        for parker in list(load.parkers):
+            parker.unpark()
+        load.over = True
+
+    def _drop(self, key: Hashable, load: Load) -> None:
+        # In one stretch without a call: who invalidates meanwhile may make room for another load, which has to stay.
         running = self._running
         try:
             if key in running and running[key] is load:
                 del running[key]
         except KeyError:
             pass  # the key's own comparison is a call, after which it was gone
-        load.outcome = outcome
-        for parker in load.parkers:
-            parker.unpark()
-        load.over = True
 
     def let_go(self, key: Hashable, load: Load) -> None:
         """`finish`, where a signal handler raised before it, or in it."""
@@ -121,10 +152,15 @@ class Loads:
             token = ctx.cancel
             while running.outcome is None:
                 parker = Parker()
-                running.parkers.append(parker)
-                if running.outcome is None:
-                    token.raise_if_cancelled()
-                    token.park(parker, for_work=True)
+                try:
+                    running.parkers[parker] = None
+                    if running.outcome is None:
+                        token.raise_if_cancelled()
+                        if running.hangs():
+                            return AGAIN
+                        token.park(parker, _LOOK if scopes(running.ctx) else None, for_work=True)
+                finally:
+                    running.parkers.pop(parker, None)
             return running.outcome
         finally:
             for mark in mine:

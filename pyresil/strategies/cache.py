@@ -239,7 +239,7 @@ class Cache(Strategy[Never], Forkable):
         # A store keeps it a little longer than it may be served, or much longer where its clock is another one.
         if entry.is_error or now >= entry.fresh_until + self.stale_ttl:
             return self._miss(inner, ctx, key, generation)
-        load, handed = Load(), False
+        load, handed = Load(ctx), False
         try:
             if now >= entry.retry_at and self._loads.claim(key, load) is load:
                 # Somebody may have finished between our look and our claim.
@@ -270,7 +270,7 @@ class Cache(Strategy[Never], Forkable):
         if CacheMiss.listeners:
             self._tell(CacheMiss, ctx, key)
         while True:
-            fresh = Load()
+            fresh = Load(ctx)
             try:
                 load = self._loads.claim(key, fresh)
                 if load is fresh:
@@ -305,7 +305,7 @@ class Cache(Strategy[Never], Forkable):
             LOADING.set(around)
             entry = self._packing.pack(value, self.clock.monotonic() + self.ttl)
             load.refused = self.judge.value(value)
-            if not load.refused:
+            if not load.refused and self._loads.keeps(key, load, self.store, self.clock.monotonic()):
                 self.store.set(key, entry, whole_ms(self.ttl + self.stale_ttl), generation)
             outcome = Success(entry)
             return value
@@ -316,7 +316,7 @@ class Cache(Strategy[Never], Forkable):
             )
             if not own and not (ctx._stoppable() and ctx.cancel.reason is error):
                 outcome = Failure(error)
-                if keep:
+                if keep and self._loads.keeps(key, load, self.store, self.clock.monotonic()):
                     self._keep_error(key, error, generation)
             raise
         finally:
@@ -340,7 +340,7 @@ class Cache(Strategy[Never], Forkable):
 
         Returns whether it runs, and so ends the load.
         """
-        fresh = Context()
+        load.ctx = fresh = Context()
         fresh._owner, fresh._work, fresh.key, fresh.source = ctx._owner, ctx._work, ctx.key, ctx.source
 
         def work() -> None:

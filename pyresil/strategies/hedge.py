@@ -304,6 +304,8 @@ class _Race:
                 copy.abandoned = True
                 if position < self._sent:
                     self._stuck[copy] = None
+                if copy.ctx._scope is not None:
+                    copy.ctx._scope.left = True
                 token = copy.ctx._base_token()
                 if not token.is_set():
                     token.cancel("another copy of the work was faster, or nobody waits any more")

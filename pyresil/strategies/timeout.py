@@ -319,7 +319,7 @@ class _Abandon(Timeout, Forkable):
                 if alone:
                     first._waker = None
                 if not handed.done:
-                    handed.abandoned = True
+                    handed.abandoned = scope.left = True
                     if sent:
                         stuck[handed] = None
             if handed.abandoned:

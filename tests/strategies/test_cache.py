@@ -20,9 +20,12 @@ from pyresil import (
     Cache,
     CancelToken,
     ConfigurationError,
+    Failure,
+    Hedge,
     Policy,
     RecursiveLoadError,
     Success,
+    Timeout,
     current_context,
 )
 from pyresil._single_flight import Load, Loads
@@ -425,6 +428,110 @@ def test_a_cancelled_loader_leaves_the_load_to_a_waiter():
     other.join(5)
     assert second == ["loaded"]
     assert "enough" in str(first[0].error)
+
+
+class LeftBehind:
+    """A load that its caller left behind at work, until `go` is set; further loads bring something newer."""
+
+    def __init__(self, around):
+        self.go = threading.Event()
+        self.calls = 0
+        self.cache = Cache(lambda ctx: "k")
+        self.token = CancelToken()
+        self._leaving = Policy(around, self.cache).options(cancel=self.token)
+
+    def load(self):
+        self.calls += 1
+        if self.calls > 1:
+            return "new"
+        self.go.wait(20)
+        return "old"
+
+    def call(self):
+        return Policy(self.cache).call(self.load)
+
+    @property
+    def parkers(self):
+        return [parker for load in self.cache._loads._running.values() for parker in load.parkers]
+
+    def __enter__(self):
+        self._thread = threading.Thread(target=self._leaving.settle, args=(self.load,))
+        self._thread.start()
+        wait_until(lambda: self.calls, what="the load")
+        return self
+
+    def leave(self):
+        self.token.cancel()
+        self._thread.join(5)
+
+    def __exit__(self, *exc_info):
+        self.token.cancel()
+        self.go.set()
+
+
+@pytest.mark.parametrize("around", [Timeout("20s", mode="abandon"), Hedge("1ms")])
+def test_a_load_that_its_caller_left_behind_and_that_hangs_keeps_nobody_from_the_key(monkeypatch, around):
+    monkeypatch.setattr("pyresil._single_flight.PATIENCE", 0.0)
+    with LeftBehind(around) as left:
+        before = []
+        waiting = threading.Thread(target=lambda: before.append(left.call()), daemon=True)
+        waiting.start()
+        wait_until(lambda: left.parkers, what="the waiter")
+        left.leave()
+        assert left.call() == "new"
+        waiting.join(10)
+        assert before == ["new"], "who waited when it was left takes over, too"
+        assert left.calls == 2
+
+
+def test_a_load_that_was_left_behind_and_is_only_slow_is_everybodys_all_the_same():
+    with LeftBehind(Timeout("20s", mode="abandon")) as left:
+        left.leave()
+        waiting = []
+        thread = threading.Thread(target=lambda: waiting.append(left.call()), daemon=True)
+        thread.start()
+        wait_until(lambda: left.parkers, what="the waiter")
+        left.go.set()
+        thread.join(5)
+        assert waiting == ["old"]
+        assert left.call() == "old"
+        assert left.calls == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_load_that_was_taken_over_brings_is_kept_where_there_is_nothing_newer(monkeypatch, fails):
+    monkeypatch.setattr("pyresil._single_flight.PATIENCE", 0.0)
+    timeout = Timeout("20s", mode="abandon")
+    with LeftBehind(timeout) as left:
+        left.leave()
+        if fails:
+            policy = Policy(left.cache)
+            assert isinstance(policy.settle(int, "x"), Failure)
+        else:
+            assert left.call() == "new"
+        left.go.set()
+        wait_until(lambda: not timeout.abandoned, what="the end of the first load")
+        assert left.call() == ("old" if fails else "new")
+
+
+def test_nothing_is_left_of_those_who_do_not_wait_for_a_load_to_its_end():
+    go = threading.Event()
+    entered = threading.Event()
+    policy = Policy(cache := Cache(lambda ctx: "k"))
+
+    def load():
+        entered.set()
+        go.wait(20)
+
+    thread = threading.Thread(target=policy.call, args=(load,))
+    thread.start()
+    entered.wait(5)
+    for _ in range(3):
+        assert isinstance(policy.options(cancel=CancelToken(timeout=0.001)).settle(load), Failure)
+    (running,) = cache._loads._running.values()
+    assert not running.parkers
+    go.set()
+    thread.join(5)
 
 
 def test_a_waiter_can_be_cancelled():
