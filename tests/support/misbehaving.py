@@ -203,6 +203,21 @@ class Exchange:
             body = json.dumps({"code": self.query["code"]}).encode()
         self.reply(int(status), body, **more)
 
+    def do_keyed(self):
+        """The first request of the query's `key` is at work for a while after another one was refused, as its key is in use."""
+        with SEEN.lock:
+            SEEN.tries[self.query["key"]] += 1
+            tries = SEEN.tries[self.query["key"]]
+        if tries > 1:
+            body = json.dumps({"code": "IDEMPOTENCY_KEY_IN_USE"}).encode()
+            self.reply(409, body, Content_Type="application/problem+json")
+            return
+        end = time.monotonic() + 5
+        while SEEN.tries[self.query["key"]] == 1 and time.monotonic() < end:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        self.reply(200, b"done")
+
     def do_hang(self):
         wait_for_close(self.conn)
 

@@ -270,10 +270,10 @@ def _reduced(
         if isinstance(strategy, (Policy, BoundPolicy)):
             kept.append(_reduced(strategy, again=again, copies=copies, keyed=keyed))
             continue
-        repeats = strategy.stepper() is not None
-        if (repeats and not again) or (strategy.kind == "hedge" and not copies):
+        repeats, hedges = strategy.stepper() is not None, strategy.kind == "hedge"
+        if (repeats and not again) or (hedges and not copies):
             continue
-        if repeats and keyed:
+        if (repeats or hedges) and keyed:
             kept += (KeyInUseIsAnswer(), _closing(strategy), KeyInUseIsFailure())
         else:
             kept.append(_closing(strategy))

@@ -49,7 +49,7 @@ class LocalError(CancelledError):
 
 
 class KeyInUse(requests.RequestException):
-    """An earlier request with the same idempotency key still runs: a failure to a retry, and to nothing inside it."""
+    """An earlier request with the same idempotency key still runs: a failure to a retry or hedge, and to nothing inside it."""
 
     def __init__(self, answer: Response) -> None:
         super().__init__("a request with the same idempotency key still runs")
@@ -58,7 +58,10 @@ class KeyInUse(requests.RequestException):
 
 
 class KeyInUseIsFailure(Strategy[Never]):
-    """Stands just inside a retry: a 409 that says so is another try's business, and no failure of the server."""
+    """Stands just inside a retry: a 409 that says so is another try's business, and no failure of the server.
+
+    And just inside a hedge: the copy that got it was not faster than the one that uses the key.
+    """
 
     kind = "idempotency key in use"
 
@@ -71,7 +74,7 @@ class KeyInUseIsFailure(Strategy[Never]):
 
 
 class KeyInUseIsAnswer(Strategy[Never]):
-    """Stands just outside that retry, which has given up: to what is around it a 409 is an answer like any other."""
+    """Stands just outside that retry or hedge, which has given up: to what is around it a 409 is an answer like any other."""
 
     kind = "idempotency key in use"
 

@@ -6,6 +6,7 @@ import contextvars
 import io
 import threading
 import time
+import uuid
 
 import pytest
 import requests
@@ -19,6 +20,7 @@ from pyresil import (
     ConfigurationError,
     Constant,
     Fallback,
+    Hedge,
     Policy,
     Retry,
     Timeout,
@@ -132,6 +134,23 @@ def test_a_key_in_use_is_tried_again_after_what_the_server_says(make, flaky, wat
         assert session.post(url, data=b"x").status_code == 200
     assert timer.took >= 1
     assert len(flaky.seen(key)) == 2
+
+
+@pytest.mark.parametrize("strategies", [[Hedge("20ms")], [Retry(attempts=2, backoff=FAST), Hedge("20ms")]])
+def test_a_hedged_copy_that_finds_its_key_in_use_leaves_the_answer_to_the_first(
+    make, upstream, flaky, strategies
+):
+    key = uuid.uuid4().hex
+    answer = make(*strategies, idempotency_key="auto").post(upstream.url("http", f"/keyed?key={key}"))
+    assert (answer.status_code, answer.text) == (200, "done")
+    assert len(set(flaky.seen(key))) == 1
+    assert len(flaky.seen(key)) == 2
+
+
+def test_a_key_in_use_by_somebody_else_is_the_answer_of_a_hedge(make, flaky):
+    url, _ = flaky(fail=9, status=409, code="IDEMPOTENCY_KEY_IN_USE")
+    answer = make(Hedge("1ms"), idempotency_key="auto").post(url)
+    assert answer.json() == {"code": "IDEMPOTENCY_KEY_IN_USE"}
 
 
 def test_a_key_in_use_to_the_end_is_the_answer(make, flaky):
