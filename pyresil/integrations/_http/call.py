@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyresil._watchdog import call_later
 from pyresil.clock import SYSTEM
+from pyresil.integrations._http import forks
 from pyresil.integrations._http.budget import LONGEST_WAIT, Hook, Stop
 from pyresil.integrations._http.errors import UNSENT
 
@@ -35,10 +36,11 @@ class Cut:
     The connection and the file of its response each hold it, since either may outlive the other.
     """
 
-    __slots__ = ("_holders", "_raw")
+    __slots__ = ("_era", "_holders", "_raw")
 
     def __init__(self) -> None:
         self._raw: RawSocket | None = None
+        self._era = forks.era
         self._holders = 1
 
     def attach(self, sock: Any) -> None:
@@ -69,7 +71,10 @@ class Cut:
         raw, self._raw = self._raw, None
         if raw is not None:
             try:
-                raw.shutdown(socket.SHUT_RDWR)
+                if (
+                    self._era is forks.era
+                ):  # else this is a forked child, and its parent speaks on the connection
+                    raw.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass  # it is gone already
             raw.close()

@@ -13,6 +13,7 @@ from pyresil import CancelToken
 from pyresil._dispatch import post
 from pyresil.integrations._http.budget import Budget, Stop
 from pyresil.integrations._http.call import Call, Cut
+from tests.support.processes import forked
 
 
 @pytest.fixture
@@ -142,6 +143,24 @@ def test_a_cancel_that_was_taken_out_before_the_end_is_waited_for_by_nobody(pair
 
     assert call.operate(ours, operation, bytearray(1)) == 1
     found[0].fire()  # too late
+    ours.sendall(b"still there")
+    assert theirs.recv(20) == b"still there"
+
+
+def test_a_cancel_in_a_forked_child_leaves_the_connection_of_its_parent_alone(pair):
+    """It has the token with what was listed on it: a handler of SIGTERM, say, cancels it there."""
+    ours, theirs, cut = pair
+    theirs.settimeout(5)
+    token = CancelToken()
+
+    def operation(buffer):
+        check = forked(token.cancel)
+        assert check()
+        theirs.sendall(b"abc")
+        return ours.recv_into(buffer)
+
+    assert call_on(cut, token).operate(ours, operation, bytearray(8)) == 3
+    token.cancel()
     ours.sendall(b"still there")
     assert theirs.recv(20) == b"still there"
 
