@@ -21,7 +21,7 @@ __all__ = ["ArgumentsKey", "freeze", "shortcut", "told", "unbound", "unwrapped"]
 
 #: Types whose values are equal only to values of the same type here, because the type stands beside them.
 ATOMS = frozenset((str, bytes, int, bool, type(None)))
-#: Types with values that are equal and can be told apart by their text.
+#: Types with values that are equal and can be told apart by their text; so can those of their subclasses.
 _TELLING = frozenset(
     ("builtins.float", "builtins.complex", "decimal.Decimal", "datetime.datetime", "datetime.time")
 )
@@ -39,7 +39,7 @@ def freeze(value: Any) -> Hashable:
         return (kind, value)
     if _in_order(kind):
         return (kind, *map(freeze, value))
-    if f"{kind.__module__}.{kind.__qualname__}" in _TELLING:
+    if any(f"{base.__module__}.{base.__qualname__}" in _TELLING for base in kind.__mro__):
         return (kind, value, repr(value))
     if kind in (set, frozenset):
         return (kind, frozenset(map(freeze, value)))

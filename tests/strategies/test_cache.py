@@ -645,6 +645,13 @@ class Point(NamedTuple):
     x: int
 
 
+class Moment(dt.datetime):
+    """As libraries for dates and tables have their own."""
+
+
+MOMENT = Moment(2020, 1, 1, 12, tzinfo=dt.UTC)
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -653,6 +660,7 @@ class Point(NamedTuple):
         ([0.0], [-0.0]),
         (decimal.Decimal("1.0"), decimal.Decimal("1.00")),
         (UTC_NOON, PARIS_ONE),
+        (MOMENT, MOMENT.astimezone(PARIS_ONE.tzinfo)),
         (Point(1), Point(True)),
         (Point(1), (1,)),
     ],
