@@ -17,7 +17,7 @@ from pyresil.errors import ConfigurationError, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-__all__ = ["ArgumentsKey", "freeze", "shortcut", "told", "unbound", "unwrapped"]
+__all__ = ["ArgumentsKey", "NoKey", "freeze", "shortcut", "told", "unbound", "unwrapped"]
 
 #: Types whose values are equal only to values of the same type here, because the type stands beside them.
 ATOMS = frozenset((str, bytes, int, bool, type(None)))
@@ -28,11 +28,27 @@ _TELLING = frozenset(
 _MISSING = object()
 
 
+class NoKey:
+    """A mixin: what is no key and no part of one; strategies refuse it, and it is not formatted.
+
+    A function that is meant for an argument of the call, ``key=lambda order_id: f"order:{order_id}"``, gets the context. Its key
+    would be the same for all calls, or another one for each.
+    """
+
+    __slots__ = ()
+
+    def __format__(self, spec: str, /) -> str:
+        raise TypeError(
+            f"a {type(self).__name__} is no part of a key: take ctx.key, ctx.args[0] or ctx.arguments()['name']; "
+            "to show it write {ctx!r}"
+        )
+
+
 def freeze(value: Any) -> Hashable:
     """A hashable, typed stand-in for a value.
 
     Raises:
-        TypeError: It is not hashable, nor a list, dict or set of what is.
+        TypeError: It is not hashable, nor a list, dict or set of what is; or it is a context.
     """
     kind = type(value)
     if kind in ATOMS:
@@ -45,6 +61,8 @@ def freeze(value: Any) -> Hashable:
         return (kind, frozenset(map(freeze, value)))
     if kind is dict:
         return (kind, frozenset((freeze(key), freeze(item)) for key, item in value.items()))
+    if isinstance(value, NoKey):
+        raise TypeError(f"a {kind.__name__} is no key, and no part of one")
     own: Any = kind
     if own.__eq__ is object.__eq__ and own.__hash__ is object.__hash__:
         try:

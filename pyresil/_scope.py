@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyresil.clock import Clock
     from pyresil.context import Context
 
-__all__ = ["NoKey", "Owner", "Scope", "scopes"]
+__all__ = ["Owner", "Scope", "scopes"]
 
 
 class Scope:
@@ -71,21 +71,3 @@ class Owner:
         self.name = name
         self.clock = clock
         self.fn = fn
-
-
-class NoKey:
-    """A mixin: what is no key and no part of one.
-
-    A function that is meant for an argument of the call, ``key=lambda order_id: f"order:{order_id}"``, gets the context. Its key
-    would be the same for all calls, or another one for each.
-    """
-
-    __slots__ = ()
-
-    __hash__ = None  # type: ignore[assignment]  # as for a list
-
-    def __format__(self, spec: str, /) -> str:
-        raise TypeError(
-            f"a {type(self).__name__} is no part of a key: take ctx.key, ctx.args[0] or ctx.arguments()['name']; "
-            "to show it write {ctx!r}"
-        )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from pyresil._scope import NoKey
+from pyresil._cache_keys import NoKey
 from pyresil._scope import Scope as Scope
 from pyresil._validate import duration_of
 from pyresil.cancel import CancelToken

@@ -100,7 +100,8 @@ class Worker:
             try:
                 if self._store is None:
                     self._store = self._connect()
-                    sent = SYSTEM.boottime()  # importing a driver may have taken seconds of a lease that nobody has yet
+                    # Importing a driver may have taken seconds of a lease that nobody has yet.
+                    sent = SYSTEM.boottime()
                 answer = Answer(job, sent, work(self._store), None)
             except Exception as error:  # whatever a store or its client raises is an answer
                 answer = Answer(job, sent, None, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyresil._cache_keys import NoKey
 from pyresil._engine.limiters import Verdict
 from pyresil._engine.partitions import Partitions
 from pyresil.errors import ConfigurationError, StoreError, report_exception, shown
@@ -40,11 +41,12 @@ class LocalCounts:
         if key is None:
             return self.whole
         try:
-            return self.parts.get(key, now)
+            if not isinstance(key, NoKey):
+                return self.parts.get(key, now)
+            words = "what the context tells, such as ctx.args[0],"
         except TypeError:
-            raise ConfigurationError(
-                f"rate limit: per must give something hashable, got {shown(key)}"
-            ) from None
+            words = "something hashable,"
+        raise ConfigurationError(f"rate limit: per must give {words} got {shown(key)}")
 
     def take(self, key: Any, weight: int, now: float) -> bool:
         """The quick way: True where the hit is admitted now; False says that `hit` has to look closer."""
