@@ -31,6 +31,39 @@ def context_of(policy, **options):
     return policy.options(**options).call(current_context) if options else policy.call(current_context)
 
 
+# -- processes ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_is_started_inside_of_a_policy_begins_outside_of_it():
+    """A pool's workers live on: the deadline of the call that happened to start them must not be theirs for ever."""
+    done = run_python(
+        """
+        import multiprocessing, os
+        from concurrent.futures import ProcessPoolExecutor
+        from pyresil import CancelToken, Policy, Timeout, current_context, current_lease, fencing_token, locked
+
+        def seen():
+            return current_context() is None, Policy().call(lambda: current_context().remaining())
+
+        pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork"))
+
+        @locked("k")
+        def started():
+            with Policy(Timeout("20s")).execute():
+                assert pool.submit(fencing_token).result(10) == current_lease().token
+                child = os.fork()
+                if not child:  # which goes on with the work
+                    os._exit(0 if current_context().remaining() > 0 else 1)
+                return pool.submit(seen).result(10), os.waitpid(child, 0)[1]
+
+        print(started(), pool.submit(seen).result(10))
+        """,
+        flags=("-W", "ignore::DeprecationWarning"),
+    )
+    assert done.stdout.strip() == "((True, None), 0) (True, None)"
+    assert done.stderr == ""
+
+
 # -- what a context tells --------------------------------------------------------------------------------------------------
 
 
