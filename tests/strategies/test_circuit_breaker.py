@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import logging
 import threading
 import tracemalloc
@@ -714,6 +715,26 @@ def test_errors_inside_the_last_failure_lead_to_no_frame_either(make):
     assert len(found) >= 3  # the pool's error in it, and its reason
     for error in found:
         assert (error.__traceback__, error.__cause__, error.__context__) == (None, None, None)
+
+
+def test_what_a_failed_request_sent_is_not_kept_alive(make):
+    """A body may be of any size, and the next failure of the host may be far off."""
+    _, call = make(minimum_calls=1)
+    url = f"http://127.0.0.1:{free_port()}/"
+
+    def upload():
+        body = io.BytesIO(b"x" * 1000)
+        sent.append(weakref.ref(body))
+        requests.put(url, data=body, timeout=5)
+
+    sent = []
+    with pytest.raises(requests.ConnectionError):
+        call(upload)
+    gc.collect()
+    last = rejected(call).last_failure
+    assert last.request is None
+    assert last.args[0].pool is None
+    assert sent[0]() is None
 
 
 def test_a_group_of_errors_is_remembered_without_their_frames(make):

@@ -8,6 +8,9 @@ from typing import Any
 #: Fields of an ``OSError`` that its constructor takes from the arguments, so that a copy made without it lacks them.
 _OS_FIELDS = ("errno", "strerror", "filename", "filename2")
 
+#: Attributes that errors of HTTP clients have: what was sent, which may be of any size, and open connections.
+_LEFT_OUT = ("request", "_request", "pool")
+
 #: So deep errors inside errors are copied; what is deeper is left out.
 _DEPTH = 4
 
@@ -25,7 +28,7 @@ def copy_of(error: Exception, depth: int = _DEPTH) -> Exception | None:
         copy = kind.__new__(kind, *args)
         copy.args = args
         for name, value in error.__dict__.items():
-            copy.__dict__[name] = _without_traceback(value, depth)
+            copy.__dict__[name] = None if name in _LEFT_OUT else _without_traceback(value, depth)
         if isinstance(error, OSError):
             for field in _OS_FIELDS:
                 value = getattr(error, field, None)
