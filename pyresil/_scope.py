@@ -18,13 +18,14 @@ __all__ = ["Owner", "Scope", "scopes"]
 class Scope:
     """The token of one copy of the work and of its later attempts: a child, so that the copy can be cancelled alone.
 
-    It is made when somebody asks for it.
+    It is made when somebody asks for it. ``away``: the copy runs in a worker, where its caller may leave it behind.
     """
 
-    __slots__ = ("_above", "_token", "left")
+    __slots__ = ("_above", "_token", "away", "left")
 
-    def __init__(self, above: Context) -> None:
+    def __init__(self, above: Context, *, away: bool = False) -> None:
         self._above = above
+        self.away = away
         #: Whoever waited for the copy has left, and nobody gets what it brings.
         self.left = False
         self._token: CancelToken | None = None
@@ -49,14 +50,15 @@ class Scope:
 
 
 def scopes(ctx: Context | None) -> list[Scope]:
-    """Those of the copies that the work of a context is in, the innermost first."""
+    """Those of the copies in workers that the work of a context is in, the innermost first."""
     found: list[Scope] = []
     while ctx is not None:
         scope = ctx._scope
         if scope is None:
             ctx = ctx.parent
         else:
-            found.append(scope)
+            if scope.away:
+                found.append(scope)
             ctx = scope._above
     return found
 

@@ -23,7 +23,7 @@ __all__ = ["AGAIN", "LOADING", "Load", "Loads"]
 #: brings its value, and where all of them hang, each that is started beside it is one more.
 PATIENCE = 30.0
 #: Who waits for a load whose caller may leave it behind looks again after so many seconds.
-_LOOK = 1.0
+LOOK = 10.0
 
 #: The loads that the code around this runs for, the innermost last.
 LOADING: ContextVar[tuple[Mark, ...]] = ContextVar("pyresil_loading", default=())
@@ -158,7 +158,7 @@ class Loads:
                         token.raise_if_cancelled()
                         if running.hangs():
                             return AGAIN
-                        token.park(parker, _LOOK if scopes(running.ctx) else None, for_work=True)
+                        token.park(parker, LOOK if scopes(running.ctx) else None, for_work=True)
                 finally:
                     running.parkers.pop(parker, None)
             return running.outcome

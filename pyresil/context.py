@@ -234,7 +234,7 @@ class Context(NoKey):
     def _copy(self) -> Context:
         """The context of a copy in another thread: its token is a child, so that it can be cancelled alone."""
         ctx = self._next(self.attempt)
-        ctx._scope = Scope(self)
+        ctx._scope = Scope(self, away=True)
         return ctx
 
     def _stoppable(self) -> bool:

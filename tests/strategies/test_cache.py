@@ -22,6 +22,8 @@ from pyresil import (
     ConfigurationError,
     Failure,
     Hedge,
+    Locks,
+    MemoryLockStore,
     Policy,
     RecursiveLoadError,
     Success,
@@ -472,6 +474,7 @@ class LeftBehind:
 @pytest.mark.parametrize("around", [Timeout("20s", mode="abandon"), Hedge("1ms")])
 def test_a_load_that_its_caller_left_behind_and_that_hangs_keeps_nobody_from_the_key(monkeypatch, around):
     monkeypatch.setattr("pyresil._single_flight.PATIENCE", 0.0)
+    monkeypatch.setattr("pyresil._single_flight.LOOK", 0.05)
     with LeftBehind(around) as left:
         before = []
         waiting = threading.Thread(target=lambda: before.append(left.call()), daemon=True)
@@ -512,6 +515,38 @@ def test_what_a_load_that_was_taken_over_brings_is_kept_where_there_is_nothing_n
         left.go.set()
         wait_until(lambda: not timeout.abandoned, what="the end of the first load")
         assert left.call() == ("old" if fails else "new")
+
+
+def test_who_waits_for_a_load_under_a_lease_is_not_woken_to_look_again(monkeypatch):
+    """A lease cannot leave its work behind; on a clock that moves by hand each look would take its time."""
+    looks = []
+    monkeypatch.setattr("pyresil._single_flight.Load.hangs", lambda load: looks.append(None), raising=True)
+    monkeypatch.setattr("pyresil._single_flight.LOOK", 0.001)
+    go = threading.Event()
+    entered = threading.Event()
+    cache = Cache(lambda ctx: "k")
+
+    def load():
+        entered.set()
+        go.wait(20)
+        return 7
+
+    def under_a_lease():
+        with Locks(MemoryLockStore()).hold("k"):
+            Policy(cache).call(load)
+
+    threads = [threading.Thread(target=Policy().call, args=(under_a_lease,))]
+    threads[0].start()
+    entered.wait(5)
+    threads.append(threading.Thread(target=Policy(cache).call, args=(load,)))
+    threads[1].start()
+    wait_until(lambda: any(load.parkers for load in cache._loads._running.values()), what="the waiter")
+    before = len(looks)
+    time.sleep(0.05)
+    go.set()
+    for thread in threads:
+        thread.join(5)
+    assert len(looks) == before
 
 
 def test_nothing_is_left_of_those_who_do_not_wait_for_a_load_to_its_end():
