@@ -7,7 +7,7 @@ Deadlines are computed when somebody looks, not timed: a thread takes part only 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyresil._dispatch import post
 from pyresil._validate import Checker, Configured
@@ -109,6 +109,7 @@ class CancelToken(Configured):
         "_reason",
         "_target",
         "_timer",
+        "_trace",
     )
 
     _clock: Clock
@@ -122,6 +123,7 @@ class CancelToken(Configured):
     _callbacks: dict[_Callback, None]
     _timer: TimerHandle | None
     _event: SignalSafeEvent | None
+    _trace: Any
 
     def __init__(self, *, timeout: Duration | None = None, clock: Clock | None = None) -> None:
         check = Checker("cancel token")
@@ -130,28 +132,24 @@ class CancelToken(Configured):
         check.done()
         self._setup(clock or SYSTEM)
         if limit is not None:
-            self._limit = limit
-            self._deadline = self._clock.monotonic() + limit
+            self._limit, self._deadline = limit, self._clock.monotonic() + limit
 
     def _setup(self, clock: Clock) -> None:
         self._clock = clock
-        self._parents = ()
+        self._parents, self._policy = (), None
         self._deadline = self._limit = None
-        self._policy = None
         self._target = None  # what `cancel` cancels instead, for a view
         self._cancelled = False
-        self._reason = None
+        self._reason = self._trace = None
         self._callbacks = {}
-        self._timer = None
-        self._event = None
+        self._timer = self._event = None
 
     @classmethod
     def _make(cls, clock: Clock, parents: tuple[CancelToken, ...], policy: str | None) -> CancelToken:
         """The token of an execution of ``policy``."""
         token = object.__new__(cls)
         token._setup(clock)
-        token._parents = parents
-        token._policy = policy
+        token._parents, token._policy = parents, policy
         return token
 
     @classmethod
@@ -192,9 +190,9 @@ class CancelToken(Configured):
         """
         if self._target is not None:
             return self._target.cancel(reason)
-        first = False
+        first, trace = False, getattr(reason, "__traceback__", None)
         if not self._cancelled:
-            self._reason = reason
+            self._reason, self._trace = reason, trace
             self._cancelled = first = True
         self._fire()
         return first
@@ -269,7 +267,8 @@ class CancelToken(Configured):
         if not cause._cancelled:
             raise cause._expired()
         if isinstance(cause._reason, BaseException):
-            raise cause._reason
+            # With its traceback as it was: one that grew each time would keep the frames of all who were ever told to stop.
+            raise cause._reason.with_traceback(cause._trace)
         raise CancelledError(cause._reason, self._policy)
 
     def remaining(self) -> float | None:

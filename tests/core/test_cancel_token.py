@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import traceback
 import weakref
 
 import pytest
@@ -33,6 +34,36 @@ def test_a_reason_that_is_an_exception_is_raised_itself():
     with pytest.raises(KeyError) as caught:
         token.raise_if_cancelled()
     assert caught.value is reason
+
+
+def test_a_reason_that_is_raised_again_and_again_keeps_nobody_alive():
+    """Each raise adds to the traceback of the one object, whose frames hold what the calls were about."""
+
+    class Held:
+        pass
+
+    def failed_somewhere():
+        raise LookupError("off")
+
+    token = CancelToken()
+    try:
+        failed_somewhere()
+    except LookupError as error:
+        reason = error
+    token.cancel(reason)
+    watched = []
+
+    def request():
+        local = Held()
+        watched.append(weakref.ref(local))
+        assert Policy().options(cancel=token).settle(int).error is reason
+
+    for _ in range(5):
+        request()
+    assert sum(ref() is not None for ref in watched) <= 1
+    assert "failed_somewhere" in "".join(traceback.format_exception(reason)), (
+        "it tells still where it came from"
+    )
 
 
 def test_a_deadline_needs_no_thread():

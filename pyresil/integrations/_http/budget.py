@@ -163,7 +163,7 @@ class Budget:
                 if isinstance(reason, CancelledError):
                     reason = reason.reason
                 elif isinstance(reason, BaseException):
-                    return reason
+                    return reason.with_traceback(token._trace)
                 failed = RequestCancelledError(reason, token._policy)
                 break
         else:
