@@ -26,7 +26,7 @@ from pyresil.events import Executed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import CodeType, FrameType
+    from types import CodeType
 
     from pyresil.strategy import Run
 
@@ -191,25 +191,26 @@ def _takes_nothing(fn: Callable[..., Any]) -> bool:
     return not (code.co_argcount or code.co_kwonlyargcount or code.co_flags & (CO_VARARGS | CO_VARKEYWORDS))
 
 
-def _runs_a_process(frame: FrameType) -> bool:
-    """Whether the fork that ``frame`` is called for is one of multiprocessing, or of its like (billiard, multiprocess)."""
-    above: FrameType | None = frame
-    for _ in range(4):  # few: that process may itself be forked
-        above = None if above is None else above.f_back
-        if above is not None and str(above.f_globals.get("__name__")).endswith(".popen_fork"):
-            return True
-    return False
+#: multiprocessing, and what is made like it: they call what is registered there in the processes that they fork.
+_UTILITIES = ("multiprocessing.util", "billiard.util", "multiprocess.util")
 
 
-def _begin_process() -> None:
+def _watch_processes() -> None:
+    for name in _UTILITIES:
+        util = sys.modules.get(name)
+        if util is not None:
+            util.register_after_fork(_begin_process, _begin_process)
+
+
+def _begin_process(_: object) -> None:
     # What runs there is a function of its own. It never comes back to the call that happened to start the process, whose cell
     # would stay as it is, and its deadline would be that of a pool's worker for as long as it lives. Who forks by himself
     # goes on with his work.
-    if _runs_a_process(sys._getframe()):
-        _current.set(None)
+    _current.set(None)
 
 
-os.register_at_fork(after_in_child=_begin_process)
+# In the child, where this comes before what multiprocessing does: it costs nothing where it is not used, nor an import.
+os.register_at_fork(after_in_child=_watch_processes)
 
 
 def flatten(owner: Owner, inlines: Sequence[Inline | None], run: Run) -> Maker | None:

@@ -276,7 +276,7 @@ def test_P16_a_forked_child_can_use_a_breaker_whose_probe_and_listener_run_in_th
         import os, threading
         from pyresil import CircuitBreaker, CircuitState, Policy, subscribe
 
-        breaker, counted = CircuitBreaker(open_for=0.01), CircuitBreaker()
+        breaker, counted = CircuitBreaker(open_for=0.01, probe_timeout=60), CircuitBreaker()
         told, seen = threading.Event(), []
         def listener(event):
             seen.append(event.to_state.value)

@@ -510,6 +510,7 @@ def test_a_cluster_that_is_met_for_the_first_time_keeps_no_call_beyond_its_time(
 
 
 @pytest.mark.parametrize("source", ["url", "client"])
+@pytest.mark.timeout(120)
 def test_hung_sentinels_are_unknown_within_the_timeout(new_sentinel, source):
     group = new_sentinel()
     hosts = [("127.0.0.1", sentinel.port) for sentinel in group.sentinels]
@@ -532,6 +533,7 @@ def test_hung_sentinels_are_unknown_within_the_timeout(new_sentinel, source):
     store.close()
 
 
+@pytest.mark.timeout(120)
 def test_a_master_that_sentinels_tell_by_name_keeps_no_call_beyond_its_time(new_sentinel, monkeypatch):
     """They do with `resolve-hostnames`: nothing limits how long it takes to find out what that means."""
     group = new_sentinel()
@@ -588,6 +590,7 @@ def test_a_sentinel_is_waited_for_where_waits_are_left_out():
         assert _server._Sentinels(Pool(), redis.exceptions).get_master_address(20) == ("host", 1)
 
 
+@pytest.mark.timeout(120)
 def test_a_sentinel_that_refuses_is_told_at_once(new_sentinel):
     group = new_sentinel()
     for server in group.sentinels:
@@ -599,6 +602,7 @@ def test_a_sentinel_that_refuses_is_told_at_once(new_sentinel):
         store.acquire("k", "a", 60_000)
 
 
+@pytest.mark.timeout(120)
 def test_a_master_is_found_where_no_thread_can_be_started(new_sentinel, monkeypatch):
     def spawn(target, name):
         raise RuntimeError("can't start new thread")
@@ -730,7 +734,7 @@ def test_a_key_that_never_expires_is_another_programs(store, client, name):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(120)
 def test_a_replaced_master_is_found_by_sentinel(new_sentinel):
     servers = new_sentinel()
     sentinel = redis.Sentinel(

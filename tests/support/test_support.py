@@ -133,6 +133,7 @@ def test_cluster_serves_every_slot(valkey_cluster, prefix):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(120)
 def test_sentinels_promote_the_replica(new_sentinel):
     from redis.sentinel import Sentinel
 

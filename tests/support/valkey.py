@@ -152,7 +152,7 @@ class SentinelServer(ValkeyServer):
         self.config.write_text(
             f"port {self.port}\nbind 127.0.0.1\ndir {self.data}\n"
             f"sentinel monitor pyresil 127.0.0.1 {self.watches} {self.quorum}\n"
-            "sentinel down-after-milliseconds pyresil 500\n"
+            "sentinel down-after-milliseconds pyresil 60000\n"  # see `ValkeySentinel.start`
             "sentinel failover-timeout pyresil 3000\n"
             "sentinel parallel-syncs pyresil 1\n",
             encoding="utf-8",
@@ -196,9 +196,12 @@ class ValkeySentinel:
             for sentinel in self.sentinels:
                 wait_until(
                     lambda sentinel=sentinel: b"slaves=1,sentinels=3" in sentinel.send("INFO", "sentinel"),
-                    45,  # one that was not scheduled for two seconds does nothing for the next thirty
+                    75,  # one that was not scheduled for two seconds does nothing for the next thirty
                     "the sentinels' agreement",
                 )
+            # Only now: whoever is slow to start on a busy machine is not replaced before all of them know one another.
+            for sentinel in self.sentinels:
+                sentinel.send("SENTINEL", "SET", self.service, "down-after-milliseconds", "500")
         except BaseException:
             self.stop()
             raise
