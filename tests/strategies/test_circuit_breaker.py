@@ -24,7 +24,7 @@ from pyresil import (
     subscribe,
 )
 from pyresil.testing import record_events
-from tests.support.processes import free_port
+from tests.support.processes import free_port, wait_until
 
 
 class Response:
@@ -474,11 +474,10 @@ def test_health_checks_that_hang_do_not_pile_up(hanging, clock, monkeypatch, cap
 
 
 def wait_for_state(breaker, state):
-    for _ in range(1000):
-        if breaker.state is state:
-            return
-        threading.Event().wait(0.005)
-    raise AssertionError(f"still {breaker.state}")
+    wait_until(lambda: breaker.state is state, 10, state.value)
+    for thread in threading.enumerate():
+        if thread.name == "pyresil-health-check":
+            thread.join(10)  # it tells of the change, which is no event of the next test
 
 
 # -- forms -------------------------------------------------------------------------------------------------------------
