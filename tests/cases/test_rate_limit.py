@@ -50,7 +50,7 @@ def test_P11_a_hundred_limiters_in_use_start_no_thread():
         call = Policy(RateLimit("1000/h", max_wait=1)).call
         for _ in range(20):
             call(int)
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before
 
 
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, "gcra"])

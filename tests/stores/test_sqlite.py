@@ -533,7 +533,7 @@ def test_a_signal_handler_uses_the_store_while_a_forked_child_closes_what_it_fou
     store.acquire("k", "a", 60_000)
 
     def child():
-        (connection,) = _sqlite._everywhere
+        (connection,) = store._file._idle
         handled = []
 
         class Interrupted:
