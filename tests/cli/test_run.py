@@ -314,7 +314,8 @@ def test_a_command_that_moved_to_another_group_still_gets_the_signals(lock):
         os.setpgid(0, leads.pid)
         signal.signal(signal.SIGTERM, lambda *_: os._exit(6))
         pathlib.Path("ready").write_text("yes")
-        time.sleep(60)
+        for _ in range(600):
+            time.sleep(0.1)  # not all at once: a signal just before a sleep is handled after it
     """
     job = lock.start("--", sys.executable, "-c", textwrap.dedent(code))
     lock.file_written("ready")

@@ -264,7 +264,8 @@ def test_a_signal_handler_that_raises_leaves_no_lock(path):
 
 def test_sigterm_that_ends_in_an_orderly_exit_hands_back(spawn, path, locks):
     orderly = "import signal, sys, time\n    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))"
-    holder = spawn(HOLDER.replace("import sys, time", orderly) + "    time.sleep(60)", path, 30)
+    # Not one long sleep: a signal just before it is handled after it.
+    holder = spawn(HOLDER.replace("import sys, time", orderly) + "    while True: time.sleep(0.1)", path, 30)
     holding(holder)
     assert holder.stop(signal.SIGTERM) == 0
     assert locks.acquire("k").release()
