@@ -302,9 +302,8 @@ def stage_decorator(
         instead = f"{first.__name__}(…)" if issubclass(first, Strategy) else f"handle={first.__name__}"
         hint = f"; write {instead}" if issubclass(first, Strategy) or "handle" in options_known else ""
         raise ConfigurationError(f"{word}: this class cannot be decorated: {shown(first)}{hint}")
-    elif (
-        bare if callable(first) else hasattr(type(first), "__get__")
-    ):  # the second: a classmethod, a property
+    elif bare if callable(first) else hasattr(type(first), "__get__"):
+        # A function; or a classmethod or property, which is told what it is.
         return decorate(first, {word: fields})
     elif first is not UNSET and first is not True and not (by_name and first is None):
         shorthand = "name" if by_name and isinstance(first, str) else STAGES[word].shorthand
