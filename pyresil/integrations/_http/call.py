@@ -71,9 +71,8 @@ class Cut:
         raw, self._raw = self._raw, None
         if raw is not None:
             try:
-                if (
-                    self._era is forks.era
-                ):  # else this is a forked child, and its parent speaks on the connection
+                # Not in a forked child: its parent speaks on the connection.
+                if self._era is forks.era:
                     raw.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass  # it is gone already
