@@ -21,10 +21,12 @@ class Scope:
     It is made when somebody asks for it. ``away``: the copy runs in a worker, where its caller may leave it behind.
     """
 
-    __slots__ = ("_above", "_token", "away", "left")
+    __slots__ = ("_above", "_token", "_under", "away", "left")
 
-    def __init__(self, above: Context, *, away: bool = False) -> None:
+    def __init__(self, above: Context, *, away: bool = False, under: Scope | None = None) -> None:
         self._above = above
+        #: The scope that ``above`` itself was in, where this one takes its place (a lease's, for as long as it is held).
+        self._under = under
         self.away = away
         #: Whoever waited for the copy has left, and nobody gets what it brings.
         self.left = False
@@ -54,6 +56,8 @@ def scopes(ctx: Context | None) -> list[Scope]:
     found: list[Scope] = []
     while ctx is not None:
         scope = ctx._scope
+        while scope is not None and scope._above is ctx:
+            scope = scope._under
         if scope is None:
             ctx = ctx.parent
         else:

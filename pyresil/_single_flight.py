@@ -57,13 +57,15 @@ class Mark:
 class Load:
     """One load of one key, and those who wait for it. ``outcome`` is None while it runs; `AGAIN` where nobody learnt anything.
 
-    ``ctx`` is the context it runs under; ``over`` is set when everybody was woken; ``refused`` where the result is not to be kept.
+    ``ctx`` is the context it runs under; ``alone`` says that its caller does not wait for it; ``over`` is set when everybody was
+    woken; ``refused`` where the result is not to be kept.
     """
 
-    __slots__ = ("begun", "ctx", "mark", "outcome", "over", "parkers", "refused")
+    __slots__ = ("alone", "begun", "ctx", "mark", "outcome", "over", "parkers", "refused")
 
     def __init__(self, ctx: Context | None = None) -> None:
         self.ctx = ctx
+        self.alone = False
         self.begun = 0.0 if ctx is None else ctx.clock.monotonic()
         self.parkers: dict[Parker, None] = {}
         self.outcome: Outcome[Any] | None = None
@@ -72,11 +74,19 @@ class Load:
         self.mark = Mark()
 
     def hangs(self) -> bool:
-        """Whether its caller has left it behind, and it began long ago: it may last for ever."""
+        """Whether no caller waits for it any more, and it began long ago: it may last for ever."""
         ctx = self.ctx
-        if ctx is None or not any(scope.left for scope in scopes(ctx)):
+        if ctx is None or not (self.alone or any(scope.left for scope in scopes(ctx))):
             return False
         return ctx.clock.monotonic() - self.begun >= PATIENCE
+
+    def look_in(self) -> float | None:
+        """Seconds until it may hang, or so many that it is looked at again; None where its caller cannot leave it behind."""
+        ctx = self.ctx
+        if ctx is None or not (self.alone or scopes(ctx)):
+            return None
+        left = self.begun + PATIENCE - ctx.clock.monotonic()
+        return left if left > 0.0 else LOOK
 
 
 AGAIN: Outcome[Any] = Success(None)
@@ -93,23 +103,29 @@ class Loads:
     def __len__(self) -> int:
         return len(self._running)
 
-    def claim(self, key: Hashable, fresh: Load) -> Load:
+    def claim(self, key: Hashable, fresh: Load, *, served: bool = False) -> Load:
         """The load of ``key``: ``fresh``, which is then the caller's to run, or the one that runs already.
 
+        One that hangs is taken over, but not a refresh in the background for as long as its stale value is ``served``.
         Called inside the ``try`` whose ``finally`` calls `let_go`: a load that nobody ends would be waited for for ever.
         """
         found = self._running.setdefault(key, fresh)
-        if found is not fresh and found.hangs():
+        if found is not fresh and found.hangs() and not (served and found.alone):
             self._drop(key, found)
+            for parker in list(found.parkers):
+                parker.unpark()
             found = self._running.setdefault(key, fresh)
         return found
 
-    def keeps(self, key: Hashable, load: Load, store: CacheStore, now: float) -> bool:
-        """Whether what a load brings is kept: not where another one took its place and has brought something newer."""
+    def keeps(self, key: Hashable, load: Load, store: CacheStore, now: float | None = None) -> bool:
+        """Whether what a load brings is kept: not where another one took its place and has brought something newer.
+
+        An error, for which no ``now`` is given, does not take the place of what is stale either.
+        """
         if self._running.get(key) is load:
             return True
         newer = store.get(key)[0]
-        return newer is None or now >= newer.fresh_until
+        return newer is None or (now is not None and now >= newer.fresh_until)
 
     def forget(self, key: Hashable) -> None:
         """Nobody joins the load that runs now any more."""
@@ -158,7 +174,7 @@ class Loads:
                         token.raise_if_cancelled()
                         if running.hangs():
                             return AGAIN
-                        token.park(parker, LOOK if scopes(running.ctx) else None, for_work=True)
+                        token.park(parker, running.look_in(), for_work=True)
                 finally:
                     running.parkers.pop(parker, None)
             return running.outcome

@@ -185,8 +185,11 @@ class Cache(Strategy[Never], Forkable):
 
     def invalidate_call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         """Drop the value of one call of ``fn``, decorated or not, where the arguments are the key; else `ConfigurationError`."""
-        function = unwrapped(fn, self._arguments)
-        self._drop(self._call_key(function, args, kwargs), self.key is None, "invalidate(key)")
+        function, args = unbound(unwrapped(fn, self._arguments), args)
+        # Before the first call, which says whose cache this is: nothing is remembered.
+        first = self._arguments is None
+        make = ArgumentsKey(function, apart=self._given) if first else self._arguments_key(function)
+        self._drop(make(args, kwargs), self.key is None, "invalidate(key)")
 
     def _drop(self, key: Hashable, fits: bool, instead: str) -> None:
         if not fits and not self._given:
@@ -200,11 +203,6 @@ class Cache(Strategy[Never], Forkable):
         function, args, kwargs = ctx._work
         if function is None:
             raise ConfigurationError(f"{self._subject}: a block has no arguments to make a key of; give key=")
-        return self._call_key(function, args, kwargs)
-
-    def _call_key(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Hashable:
         function, args = unbound(function, args)
         return self._arguments_key(function)(args, kwargs)
 
@@ -241,7 +239,7 @@ class Cache(Strategy[Never], Forkable):
             return self._miss(inner, ctx, key, generation)
         load, handed = Load(ctx), False
         try:
-            if now >= entry.retry_at and self._loads.claim(key, load) is load:
+            if now >= entry.retry_at and self._loads.claim(key, load, served=True) is load:
                 # Somebody may have finished between our look and our claim.
                 newer, generation = self.store.get(key)
                 if newer is not None and self.clock.monotonic() < newer.fresh_until:
@@ -316,7 +314,7 @@ class Cache(Strategy[Never], Forkable):
             )
             if not own and not (ctx._stoppable() and ctx.cancel.reason is error):
                 outcome = Failure(error)
-                if keep and self._loads.keeps(key, load, self.store, self.clock.monotonic()):
+                if keep and self._loads.keeps(key, load, self.store):
                     self._keep_error(key, error, generation)
             raise
         finally:
@@ -341,6 +339,7 @@ class Cache(Strategy[Never], Forkable):
         Returns whether it runs, and so ends the load.
         """
         load.ctx = fresh = Context()
+        load.alone = True
         fresh._owner, fresh._work, fresh.key, fresh.source = ctx._owner, ctx._work, ctx.key, ctx.source
 
         def work() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 from pyresil._engine.budget import RetryBudget
 from pyresil._engine.latency import Latencies
+from pyresil._scope import scopes
 from pyresil._validate import Checker
 from pyresil._workers import Handed, submit
 from pyresil.clock import Clock, Parker
@@ -304,8 +305,8 @@ class _Race:
                 copy.abandoned = True
                 if position < self._sent:
                     self._stuck[copy] = None
-                if copy.ctx._scope is not None:
-                    copy.ctx._scope.left = True
+                for scope in scopes(copy.ctx)[:1]:
+                    scope.left = True  # the copy's own, below those of leases in it
                 token = copy.ctx._base_token()
                 if not token.is_set():
                     token.cancel("another copy of the work was faster, or nobody waits any more")

@@ -259,7 +259,7 @@ class _Held:
         outer = ctx.cancel
         token = CancelToken._make(ctx.clock, (outer, lease.cancel), ctx.policy)
         token._target = outer  # cancelling it cancels the execution, as ever
-        scope = Scope(ctx)
+        scope = Scope(ctx, under=ctx._scope)
         scope._token = token
         self._scope = scope
         self._outer = _lease.get()

@@ -7,7 +7,9 @@ import contextvars
 import datetime as dt
 import decimal
 import enum
+import functools
 import gc
+import itertools
 import threading
 import time
 import weakref
@@ -22,12 +24,14 @@ from pyresil import (
     ConfigurationError,
     Failure,
     Hedge,
+    Lock,
     Locks,
     MemoryLockStore,
     Policy,
     RecursiveLoadError,
     Success,
     Timeout,
+    TimeoutExceededError,
     current_context,
 )
 from pyresil._single_flight import Load, Loads
@@ -435,22 +439,26 @@ def test_a_cancelled_loader_leaves_the_load_to_a_waiter():
 class LeftBehind:
     """A load that its caller left behind at work, until `go` is set; further loads bring something newer."""
 
-    def __init__(self, around):
+    def __init__(self, *around, inside=(), error=None, **options):
         self.go = threading.Event()
         self.calls = 0
-        self.cache = Cache(lambda ctx: "k")
+        self.cache = Cache(lambda ctx: "k", **options)
         self.token = CancelToken()
-        self._leaving = Policy(around, self.cache).options(cancel=self.token)
+        self._leaving = Policy(*around, self.cache, *inside).options(cancel=self.token)
+        self._others = Policy(self.cache, *inside)
+        self._error = error
 
     def load(self):
         self.calls += 1
         if self.calls > 1:
             return "new"
         self.go.wait(20)
+        if self._error is not None:
+            raise self._error
         return "old"
 
     def call(self):
-        return Policy(self.cache).call(self.load)
+        return self._others.call(self.load)
 
     @property
     def parkers(self):
@@ -485,6 +493,130 @@ def test_a_load_that_its_caller_left_behind_and_that_hangs_keeps_nobody_from_the
         waiting.join(10)
         assert before == ["new"], "who waited when it was left takes over, too"
         assert left.calls == 2
+
+
+def lock_of_each_call():
+    numbers = itertools.count()
+    return Lock(lambda ctx: f"work-{next(numbers)}", store="memory:")
+
+
+@pytest.mark.parametrize("around", [Timeout("20s", mode="abandon"), Hedge("1ms")])
+@pytest.mark.parametrize("outer", [False, True], ids=["", "lock around"])
+@pytest.mark.parametrize("inner", [0, 1, 2])
+def test_so_it_is_with_locks_in_the_policy(monkeypatch, around, outer, inner):
+    monkeypatch.setattr("pyresil._single_flight.PATIENCE", 0.0)
+    locks = [lock_of_each_call() for _ in range(inner)]
+    with LeftBehind(*[lock_of_each_call()] * outer, around, inside=locks) as left:
+        left.leave()
+        assert left.call() == "new"
+
+
+def test_who_waits_for_a_load_under_a_lock_leaves_at_the_deadline():
+    policy = Policy(Cache(lambda ctx: "k"), Lock("work", store="memory:"))
+    go, entered = threading.Event(), threading.Event()
+
+    def load():
+        entered.set()
+        go.wait(20)
+        return 7
+
+    leader = threading.Thread(target=policy.call, args=(load,))
+    leader.start()
+    assert entered.wait(5)
+    outcomes = []
+    waiter = threading.Thread(
+        target=lambda: outcomes.append(policy.options(deadline="50ms").settle(load)), daemon=True
+    )
+    waiter.start()
+    waiter.join(5)
+    early = list(outcomes)
+    go.set()
+    leader.join(5)
+    assert [type(outcome.error) for outcome in early] == [TimeoutExceededError]
+
+
+def test_a_stale_value_is_served_while_its_refresh_waits_under_a_lock():
+    clock = ManualClock()
+    policy = Policy(Cache(lambda ctx: "k", "10s", stale_ttl="1h"), Lock("work", store="memory:"), clock=clock)
+    go, entered = threading.Event(), threading.Event()
+
+    def load():
+        if entered.is_set() or clock.monotonic() - begun > 5:
+            entered.set()
+            go.wait(20)
+        return "old"
+
+    begun = clock.monotonic()
+    assert policy.call(load) == "old"
+    clock.advance("11s")
+    assert policy.call(load) == "old"
+    assert entered.wait(5)
+    served = []
+    other = threading.Thread(target=lambda: served.append(policy.call(load)), daemon=True)
+    other.start()
+    other.join(5)
+    early = list(served)
+    go.set()
+    assert early == ["old"]
+
+
+def test_a_refresh_in_the_background_that_hangs_is_taken_over_when_nothing_can_be_served():
+    """Nobody waits for it, so nobody's deadline ends it; but as long as the stale value is served there is one only."""
+    clock = ManualClock()
+    cache = Cache(lambda ctx: "k", "10s", stale_ttl="1h")
+    policy = Policy(cache, clock=clock)
+    go, entered, hung = threading.Event(), threading.Event(), []
+
+    def hang():
+        hung.append(1)
+        entered.set()
+        go.wait(20)
+
+    assert policy.call(lambda: "old") == "old"
+    clock.advance("11s")
+    assert policy.call(hang) == "old"
+    assert entered.wait(5)
+    clock.advance("59m")
+    assert policy.call(hang) == "old"
+    assert len(hung) == len(cache._refreshing) == 1
+    clock.advance("1m")
+    outcomes = []
+    caller = threading.Thread(target=lambda: outcomes.append(policy.call(lambda: "new")), daemon=True)
+    caller.start()
+    caller.join(5)
+    early = list(outcomes)
+    go.set()
+    wait_until(lambda: not cache._refreshing, what="the end of the refresh")
+    assert early == ["new"]
+    assert policy.call(lambda: "newer") == "new"
+
+
+def test_who_waits_when_a_load_is_taken_over_waits_for_the_other_one(monkeypatch):
+    monkeypatch.setattr("pyresil._single_flight.LOOK", 1000.0)
+    with LeftBehind(Timeout("20s", mode="abandon")) as left:
+        before = []
+        waiting = threading.Thread(target=lambda: before.append(left.call()), daemon=True)
+        waiting.start()
+        wait_until(lambda: left.parkers, what="the waiter")
+        left.leave()
+        monkeypatch.setattr("pyresil._single_flight.PATIENCE", 0.0)
+        assert left.call() == "new"
+        waiting.join(10)
+        assert before == ["new"]
+        assert left.calls == 2
+
+
+def test_the_late_error_of_a_load_that_was_taken_over_does_not_take_a_stale_values_place(monkeypatch):
+    monkeypatch.setattr("pyresil._single_flight.PATIENCE", 0.0)
+    timeout = Timeout("20s", mode="abandon")
+    options = {"ttl": 0.02, "stale_ttl": "1h", "negative_ttl": "1h", "refresh": "inline"}
+    with LeftBehind(timeout, error=ConnectionError("late"), **options) as left:
+        left.leave()
+        assert left.call() == "new"
+        time.sleep(0.03)
+        left.go.set()
+        wait_until(lambda: not timeout.abandoned, what="the end of the first load")
+        assert left.call() == "new"
 
 
 def test_a_load_that_was_left_behind_and_is_only_slow_is_everybodys_all_the_same():
@@ -886,14 +1018,14 @@ def test_an_interrupt_between_two_steps_leaves_no_load_that_nobody_ends(monkeypa
     original = getattr(kind, step)
     left = [2 if step == "get" else 1]
 
-    def interrupted(self, *args):
+    def interrupted(self, *args, **options):
         if self is holder:
             left[0] -= 1
             if left[0] == 0:
                 if step == "claim":
-                    original(self, *args)
+                    original(self, *args, **options)
                 raise Interrupted
-        return original(self, *args)
+        return original(self, *args, **options)
 
     monkeypatch.setattr(kind, step, interrupted)
     try:
@@ -1015,6 +1147,23 @@ def test_an_invalidation_that_could_hit_nothing_is_refused():
         by_arguments.invalidate("EUR")
     with pytest.raises(ConfigurationError, match=r"cache: no value has such a key; use invalidate\(key\)"):
         by_key.invalidate_call(str.upper, "EUR")
+
+
+def test_an_invalidation_before_the_first_call_does_not_say_whose_cache_it_is():
+    def stock(item):
+        return item
+
+    @functools.wraps(stock)
+    def counted(item):
+        return stock(item)
+
+    for wrong in (counted, print):
+        policy = Policy(cache := Cache())
+        cache.invalidate_call(wrong, 1)
+        assert policy.call(stock, 1) == 1
+        cache.invalidate_call(stock, 1)
+        with pytest.raises(ConfigurationError, match="two functions"):
+            cache.invalidate_call(print, 1)
 
 
 def test_a_shared_store_has_keys_of_either_kind():
