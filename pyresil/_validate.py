@@ -180,6 +180,12 @@ class Checker:
             return value  # type: ignore[no-any-return]  # a callable of any shape
         return None
 
+    def required(self, field: str, value: Any) -> None:
+        """Such a function, which may not be None."""
+        if value is None:
+            self.fault(field, "callable", value)
+        self.function(field, value)
+
     def instead(self, has_value: bool, using: Any) -> Callable[..., Any] | None:
         """The function ``using``, which gives what stands in the place of a value: the one or the other must be given."""
         if has_value == (using is not None):

@@ -317,7 +317,7 @@ class CancelToken(Configured):
             ConfigurationError: It cannot be called, or is async.
         """
         check = Checker("cancel token")
-        check.function("callback", callback)
+        check.required("callback", callback)
         check.done()
         registration = _Registration(self, _Callback(callback))
         registration.add()

@@ -347,7 +347,7 @@ def subscribe(
     from pyresil._validate import Checker
 
     check = Checker("subscribe")
-    check.function("listener", listener)
+    check.required("listener", listener)
     check.done()
     logger()  # loaded now, and not when a listener raises in a signal handler or next to a fork
     entered = _resolve(types)

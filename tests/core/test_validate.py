@@ -152,6 +152,8 @@ def test_handle(kind, value):
         (lambda: Policy().options(properties=5), "properties must be a mapping"),
         (lambda: subscribe(5), "listener must be callable"),
         (lambda: CancelToken().on_cancel(5), "cancel token: callback must be callable, got 5"),
+        (lambda: subscribe(None), "listener must be callable, got None"),
+        (lambda: CancelToken().on_cancel(None), "cancel token: callback must be callable, got None"),
         (lambda: subscribe(print, "no-such-event"), "types must be event types or words of"),
         (lambda: subscribe(print, 5), "types must be event types or words of"),
         (lambda: subscribe(print, [int]), "types must be event types or words of"),
