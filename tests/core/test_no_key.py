@@ -24,6 +24,12 @@ def test_the_context_itself(make):
 
 
 @each_strategy
+def test_the_context_in_a_tuple(make):
+    with pytest.raises(ConfigurationError, match=r"got \('eu', \('order', <Context"):
+        Policy(make(lambda order_id: ("eu", ("order", order_id)))).call(str, 7)
+
+
+@each_strategy
 @pytest.mark.parametrize("text", ["order:{}", "order:{:>9}"])
 def test_a_text_with_the_context(make, text):
     with pytest.raises(TypeError, match=r"a Context is no part of a key: take ctx\.key, ctx\.args"):

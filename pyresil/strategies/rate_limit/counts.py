@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 _LEAST_TIMEOUT = 0.01
 
 
+def _tells_nothing(key: Any) -> bool:
+    """Whether a context is the key, or in it."""
+    return isinstance(key, NoKey) or (isinstance(key, (tuple, frozenset)) and any(map(_tells_nothing, key)))
+
+
 class LocalCounts:
     """Counts in this process. Made at first use, since fixed windows are aligned with the epoch then.
 
@@ -41,7 +46,7 @@ class LocalCounts:
         if key is None:
             return self.whole
         try:
-            if not isinstance(key, NoKey):
+            if not _tells_nothing(key):
                 return self.parts.get(key, now)
             words = "what the context tells, such as ctx.args[0],"
         except TypeError:
