@@ -24,6 +24,7 @@ from pyresil import (
     subscribe,
 )
 from pyresil.testing import record_events
+from tests.support.misbehaving import MisbehavingServer
 from tests.support.processes import free_port, wait_until
 
 
@@ -734,6 +735,54 @@ def test_what_a_failed_request_sent_is_not_kept_alive(make):
     assert last.request is None
     assert last.args[0].pool is None
     assert sent[0]() is None
+
+
+@pytest.fixture
+def misbehaving(_session_servers):
+    return _session_servers.get("misbehaving", MisbehavingServer)
+
+
+def test_what_an_error_status_answers_is_kept_without_what_was_sent(make, misbehaving):
+    """`raise_for_status()` gives an error whose response leads to the request, and to the connection."""
+    url = misbehaving.url("http", "/status/503")
+    _, call = make(minimum_calls=1)
+
+    def upload():
+        body = io.BytesIO(b"x" * 1000)
+        sent.append(weakref.ref(body))
+        response = requests.put(url, data=body, timeout=5)
+        answered.append(response.text)
+        response.raise_for_status()
+
+    sent, answered = [], []
+    with pytest.raises(requests.HTTPError):
+        call(upload)
+    gc.collect()
+    last = rejected(call).last_failure
+    assert type(last) is requests.HTTPError
+    assert (last.response.status_code, last.response.url) == (503, url)
+    assert last.response.text == answered[0]
+    assert (last.request, last.response.request, last.response.raw) == (None, None, None)
+    assert sent[0]() is None
+
+
+def test_an_error_of_ones_own_keeps_its_attributes(make):
+    class Empty(Exception):
+        def __init__(self, pool):
+            super().__init__(pool)
+            self.pool = pool
+
+        def __str__(self):
+            return f"{self.pool['name']} is empty"
+
+    def work():
+        raise Empty({"name": "workers"})
+
+    _, call = make(minimum_calls=1)
+    with pytest.raises(Empty):
+        call(work)
+    gc.collect()
+    assert str(rejected(call).last_failure) == "workers is empty"
 
 
 def test_a_group_of_errors_is_remembered_without_their_frames(make):

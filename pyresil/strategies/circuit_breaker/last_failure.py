@@ -8,8 +8,12 @@ from typing import Any
 #: Fields of an ``OSError`` that its constructor takes from the arguments, so that a copy made without it lacks them.
 _OS_FIELDS = ("errno", "strerror", "filename", "filename2")
 
-#: Attributes that errors of HTTP clients have: what was sent, which may be of any size, and open connections.
-_LEFT_OUT = ("request", "_request", "pool")
+#: Packages of HTTP clients. Their errors and responses lead to what was sent, which may be of any size, and to open connections.
+_CLIENTS = frozenset(("requests", "urllib3", "httpx"))
+#: The attributes by which they do.
+_LEFT_OUT = frozenset(
+    ("request", "_request", "_next", "next_request", "pool", "conn", "connection", "raw", "stream")
+)
 
 #: So deep errors inside errors are copied; what is deeper is left out.
 _DEPTH = 4
@@ -27,8 +31,9 @@ def copy_of(error: Exception, depth: int = _DEPTH) -> Exception | None:
         args = tuple([_without_traceback(value, depth) for value in error.args])
         copy = kind.__new__(kind, *args)
         copy.args = args
+        left_out = _LEFT_OUT if _is_a_clients(kind) else ()
         for name, value in error.__dict__.items():
-            copy.__dict__[name] = None if name in _LEFT_OUT else _without_traceback(value, depth)
+            copy.__dict__[name] = None if name in left_out else _without_traceback(value, depth)
         if isinstance(error, OSError):
             for field in _OS_FIELDS:
                 value = getattr(error, field, None)
@@ -47,7 +52,25 @@ def _without_traceback(value: Any, depth: int) -> Any:
         return repr(value) if inner is None else inner
     if value.__class__ in (list, tuple):
         return value.__class__([_without_traceback(item, depth) for item in value])
+    if _is_a_clients(value.__class__) and "status_code" in getattr(value, "__dict__", ()):
+        return _without_connection(value, depth)
     return value
+
+
+def _is_a_clients(kind: type[Any]) -> bool:
+    """Whether a class is one of an HTTP client, or made from one."""
+    return any(base.__module__.partition(".")[0] in _CLIENTS for base in kind.__mro__)
+
+
+def _without_connection(response: Any, depth: int) -> Any:
+    """A response with its status, its headers and as much of its body as was read; None where it is one of very many."""
+    if depth <= 0:
+        return None
+    kind = response.__class__
+    copy = kind.__new__(kind)
+    for name, value in response.__dict__.items():  # ``history`` has responses too
+        copy.__dict__[name] = None if name in _LEFT_OUT else _without_traceback(value, depth - 1)
+    return copy
 
 
 class LastFailure:
