@@ -185,12 +185,12 @@ def test_the_watchdog_cuts_where_an_operation_is_many_waits(pair):
             return ours.recv_into(buffer)
 
     foreign = Foreign()
+    began = time.monotonic()
     call = call_on(cut, limit=0.2)
     call.begin(foreign, cut)
-    began = time.monotonic()
     with pytest.raises(Stop):
         call.operate(foreign, foreign.recv_into, bytearray(1))
-    assert 0.2 <= time.monotonic() - began < 1
+    assert 0.2 <= time.monotonic() - began < 5
 
 
 def test_parking_ends_with_the_budget():
