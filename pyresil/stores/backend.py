@@ -47,6 +47,7 @@ def connect(url: str, prefix: str = DEFAULT_PREFIX, clock: Clock | None = None) 
 
     Raises:
         ConfigurationError: The URL, the prefix or the clock is at fault; a password in the URL is not shown.
+        StoreError: A path is relative to a folder that was deleted.
         ImportError: The client library is missing; the text names the extra to install.
     """
     return Backend(url, prefix, clock)
@@ -97,6 +98,8 @@ class Backend:
             _refuse(f"url must be memory: and nothing more, got {self.url}")
         if self._scheme == "sqlite":
             self._path = path_of(rest)
+            # Now, because a relative path is below the folder of now: it opens nothing.
+            self._locks = self._make_locks()
         elif self._scheme != "memory" and not rest.startswith("//"):
             _refuse(f"url must be like {_KNOWN[self._scheme]}")
         if self._scheme.startswith("redis"):

@@ -117,7 +117,9 @@ class Lock(Guard[Never]):
         self._locks: Locks | None = store if isinstance(store, Locks) else None
         if store is not None and self._locks is None:
             try:
-                Locks(store)  # checks it; the one that is used is made when the policy's clock is known
+                checked = Locks(store)  # the one that is used is made when the policy's clock is known
+                if isinstance(store, str) and store.strip().lower().startswith("sqlite:"):
+                    self._given = checked.store  # a relative path is below the folder of now
             except ConfigurationError as error:
                 check.faults.append(str(error).removeprefix("locks: "))
         check.done()

@@ -115,6 +115,14 @@ def test_the_url_that_is_shown_names_the_file_whatever_is_in_its_name(tmp_path):
     assert connect(url).url == url
 
 
+def test_the_file_of_a_relative_url_is_that_of_the_folder_where_the_backend_was_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    backend = connect("sqlite:///locks.db")
+    assert not list(tmp_path.iterdir())
+    monkeypatch.chdir("/")
+    assert backend.locks.path == str(tmp_path / "locks.db")
+
+
 @pytest.mark.parametrize("bad", [0, -1, float("nan"), True, "x"])
 def test_a_bad_timeout_is_refused(path, bad):
     with pytest.raises(ConfigurationError, match="SQLite store: timeout"):

@@ -420,6 +420,20 @@ def test_a_store_may_be_anything_that_locks_take(tmp_path):
     assert Lock("k", store=shared).locks is shared
 
 
+def test_the_file_of_a_relative_url_stays_the_same_when_the_working_folder_changes(tmp_path, monkeypatch):
+    for name in ("built", "built/data", "used"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "built")
+    lock = Lock("k", store=" SQLite:///data/locks.db")
+    first = lock.describe()
+    monkeypatch.chdir(tmp_path / "used")
+    assert lock.describe() == first
+    with Policy(lock).execute():
+        assert lock.locks.store.path == str(tmp_path / "built/data/locks.db")
+        assert Locks(f"sqlite:///{tmp_path}/built/data/locks.db").acquire("k") is None
+    assert not list((tmp_path / "used").iterdir())
+
+
 def test_describe_and_repr():
     lock = Lock("k", ttl="10s", wait=1, name="n")
     assert lock.describe() == {
