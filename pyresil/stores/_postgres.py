@@ -14,11 +14,13 @@ from pyresil._validate import Checker
 from pyresil.clock import SYSTEM
 from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
 from pyresil.stores import _forks
+from pyresil.stores._lent import from_engine, from_pool, is_lost, is_the_drivers
 from pyresil.stores._opening import Opening
 from pyresil.stores.base import SHORTEST_HALVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
+    from contextlib import AbstractContextManager
 
 _MAX_IDLE = 8
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
@@ -39,8 +41,6 @@ _REFUSED_TEXTS = (
     "is not permitted",
 )
 
-#: Where the exceptions of a driver and of an application's pool are defined.
-_DRIVERS = {"psycopg", "psycopg2", "psycopg_pool", "sqlalchemy"}
 #: The state of a connection with a statement under way.
 _ACTIVE = 1
 
@@ -89,20 +89,21 @@ class Database:
 
     def __init__(self, source: Any, timeout: float) -> None:
         self._idle: list[tuple[int, Any]] = []
+        self._checkout: Callable[[float], AbstractContextManager[Any]]
         self.timeout = timeout
         self._source = source
         if isinstance(source, str):
             self._checkout = self._own
             self.where = f"PostgreSQL store {_described(source)}"
         elif hasattr(source, "getconn") and hasattr(source, "putconn") and hasattr(source, "connection"):
-            self._checkout = self._from_pool
+            self._checkout = lambda deadline: from_pool(source, deadline)
             self.where = "PostgreSQL store (the application's pool)"
         elif hasattr(source, "raw_connection") and hasattr(source, "dialect"):
             if source.dialect.driver not in {"psycopg", "psycopg2"}:
                 raise ConfigurationError(
                     f"PostgreSQL store: the engine's driver must be psycopg or psycopg2, got {source.dialect.driver!r}"
                 )
-            self._checkout = self._from_engine
+            self._checkout = lambda deadline: from_engine(source, deadline)
             self.where = f"PostgreSQL store {source.url.host or ''}/{source.url.database or ''}"
         else:
             raise ConfigurationError(
@@ -129,7 +130,7 @@ class Database:
                 with self._checkout(give_up) as connection:
                     return _execute(connection, sql, values, give_up)
             except Exception as error:
-                if not _is_the_drivers(error):
+                if not is_the_drivers(error):
                     raise
                 failure, passing = self._translated(error)
                 if not passing or deadline - SYSTEM.monotonic() <= pause:
@@ -146,7 +147,7 @@ class Database:
         try:
             yield connection
         except BaseException as error:
-            if _is_lost(connection, error):
+            if is_lost(connection, error):
                 connection.close()
                 self.close()  # where one is dead the others are: they would fail one call after the other
             else:
@@ -183,44 +184,6 @@ class Database:
             fallback_application_name="pyresil",
             client_encoding="utf8",
         )
-
-    @contextmanager
-    def _from_pool(self, deadline: float) -> Iterator[Any]:
-        pool, left = self._source, max(deadline - SYSTEM.monotonic(), 0.001)
-
-        def borrow() -> Any:
-            return pool.getconn(timeout=left)
-
-        if getattr(pool, "_check", None) is None:
-            connection = borrow()
-        else:
-            # It asks the server of an idle connection, and waits for the answer of one that hangs.
-            connection = Opening(borrow, pool.putconn, "pyresil-pool", pool).wait(deadline)
-        try:
-            with connection, _autocommitting(connection):
-                yield connection
-        finally:
-            pool.putconn(connection)
-
-    @contextmanager
-    def _from_engine(self, deadline: float) -> Iterator[Any]:
-        lent = self._lent(deadline)
-        try:
-            connection = lent.driver_connection
-            with _autocommitting(connection):
-                yield connection
-        except BaseException as error:
-            if _is_lost(lent.driver_connection, error):
-                lent.invalidate()
-            raise
-        finally:
-            lent.close()
-
-    def _lent(self, deadline: float) -> Any:
-        # The pool may wait for a free connection, ask the server of an idle one, or make a new one for one that was lost: for as long
-        # as the engine's options say, 30 s or minutes.
-        borrow: Callable[[], Any] = self._source.raw_connection
-        return Opening(borrow, lambda lent: lent.close(), "pyresil-engine", self._source).wait(deadline)
 
     def _translated(self, error: Exception) -> tuple[StoreError | ConfigurationError, bool]:
         """What the error means to a user in one line, and whether another try may help."""
@@ -306,42 +269,6 @@ def _described(dsn: str) -> str:
 def _is_port(text: str) -> bool:
     """Whether it is a port, or empty: then it is the usual one."""
     return not text or (text.isascii() and text.isdecimal() and len(text) < 6 and 0 < int(text) < 65536)
-
-
-@contextmanager
-def _autocommitting(connection: Any) -> Iterator[None]:
-    """Each statement is a transaction of its own meanwhile, whatever the application's setting is."""
-    before = connection.autocommit
-    try:
-        if not before:
-            connection.autocommit = True
-        yield
-    finally:
-        try:
-            _restore(connection, before)
-        finally:  # also where a signal handler raised in the restoring: it is the application's connection
-            _restore(connection, before)
-
-
-def _restore(connection: Any, autocommit: bool) -> None:
-    if not connection.closed and connection.autocommit != autocommit:
-        connection.autocommit = autocommit
-
-
-def _is_the_drivers(error: BaseException) -> bool:
-    """Whether the driver, the pool or the network failed; what a signal handler raised (a job's time is up) goes to the caller."""
-    roots = {cls.__module__.partition(".")[0] for cls in type(error).__mro__}
-    return isinstance(error, (OSError, UnicodeError)) or not roots.isdisjoint(_DRIVERS)
-
-
-def _is_lost(connection: Any, error: BaseException) -> bool:
-    """Whether an error left the connection unusable, or at a server that is not the primary any more."""
-    if connection is None or connection.closed or not _is_the_drivers(error):
-        return True
-    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
-    return state.startswith(("08", "57P", "25006")) or (
-        not state and type(error).__name__ == "OperationalError"
-    )
 
 
 def _execute(connection: Any, sql: str, values: dict[str, Any], deadline: float) -> list[tuple[Any, ...]]:

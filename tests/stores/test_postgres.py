@@ -7,7 +7,7 @@ import weakref
 
 import psycopg
 import pytest
-from psycopg_pool import ConnectionPool
+from psycopg_pool import ConnectionPool, NullConnectionPool
 
 from pyresil.clock import SYSTEM
 from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
@@ -246,6 +246,49 @@ def test_a_pool_that_looks_whether_its_server_is_there_keeps_no_call_beyond_its_
         over.set()
         assert isinstance(pooled.acquire("k", "a", 60_000), Granted)
         wait_until(lambda: pool.get_stats()["pool_available"] == 1)
+
+
+def test_a_pool_that_connects_for_every_use_keeps_no_call_beyond_its_time(store, postgres_url):
+    """It connects under its lock: whoever gives a connection back waits for that as well."""
+    connecting, over, hang, returned = threading.Event(), threading.Event(), threading.Event(), []
+
+    class Hanging(psycopg.Connection):
+        @classmethod
+        def connect(cls, *args, **options):
+            if hang.is_set():
+                connecting.set()
+                over.wait(20)
+            return super().connect(*args, **options)
+
+    class Pool(NullConnectionPool):
+        def putconn(self, connection):
+            super().putconn(connection)
+            returned.append(connection)
+
+    with Pool(postgres_url, connection_class=Hanging, max_size=4, open=True) as pool:
+        pooled = PostgresLockStore(pool)
+        assert pooled.inspect("k") is None
+        wait_until(lambda: len(returned) == 1)
+        with psycopg.connect(postgres_url) as blocker:
+            blocker.execute("LOCK TABLE pyresil_locks")
+            answers = []
+            asking = threading.Thread(target=lambda: answers.append(pooled.inspect("k", timeout=30)))
+            asking.start()
+            with psycopg.connect(postgres_url, autocommit=True) as looking:
+                waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+                wait_until(lambda: looking.execute(waits).fetchone() == (1,))
+            hang.set()
+            with pytest.raises(StoreUnavailableError, match="no connection in time"):
+                pooled.inspect("k", timeout=0.3)
+            assert connecting.is_set()
+        asking.join(10)  # its answer is there, and its connection cannot go back yet
+        assert answers == [None]
+        assert len(returned) == 1
+        assert not over.is_set()
+        hang.clear()
+        over.set()
+        wait_until(lambda: len(returned) > 2)
+        assert pooled.inspect("k") is None
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
