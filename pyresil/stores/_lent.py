@@ -51,10 +51,18 @@ def from_pool(pool: Any, deadline: float) -> Iterator[Any]:
     else:
         # It asks the server of an idle connection, and waits for the answer of one that hangs.
         connection = Opening(borrow, give_back, "pyresil-pool", pool).wait(deadline)
+    # No call before the try: a signal handler that raised after it would lose the connection.
+    owner = None
     try:
-        with connection, _autocommitting(connection):
+        owner = getattr(connection, "_pool", None)
+        if getattr(owner, "close_returns", False):
+            # Else closing one that is of no use gave it back, and it would be given back again.
+            connection._pool = None
+        with _autocommitting(connection):
             yield connection
     finally:
+        if owner is not None and connection._pool is None:
+            connection._pool = owner
         give_back(connection)
 
 

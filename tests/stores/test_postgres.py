@@ -291,6 +291,22 @@ def test_a_pool_that_connects_for_every_use_keeps_no_call_beyond_its_time(store,
         assert pooled.inspect("k") is None
 
 
+def test_a_pool_to_which_closing_returns_gets_back_a_connection_without_an_answer(store, postgres_url):
+    store.acquire("k", "a", 60_000)
+    with ConnectionPool(postgres_url, close_returns=True, min_size=1, max_size=1, open=True) as pool:
+        pooled = PostgresLockStore(pool)
+        with psycopg.connect(postgres_url) as blocker:
+            blocker.execute("SELECT * FROM pyresil_locks FOR UPDATE")
+            with pytest.raises(StoreUnavailableError):
+                pooled.renew("k", "a", 60_000, timeout=0.3)
+        wait_until(lambda: pool.get_stats()["pool_available"] == 1)
+        assert pooled.renew("k", "a", 60_000) is True
+        connection = pool.getconn()
+        assert connection.autocommit is False
+        connection.close()  # it goes back
+        wait_until(lambda: pool.get_stats()["pool_available"] == 1)
+
+
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 def test_another_isolation_level_of_the_database_still_has_one_winner(store, raw, postgres_url, level):
     database = postgres_url.rpartition("/")[2]
