@@ -39,8 +39,8 @@ class Ownership:
         self._ttl = ttl
         self._min_hold = min_hold
         terms = self._make_terms()  # checks them
-        #: Seconds: jobs that share the owner have the same.
-        self.options = (terms.ttl, terms.min_hold)
+        #: Seconds, to the millisecond, as stores count: jobs that share the owner have the same.
+        self.options = (terms.ttl, round(terms.min_hold, 3))
         self._pid = 0
         self._id = ""
         self._spent: Lease | None = None

@@ -4,6 +4,7 @@ import functools
 import sys
 import threading
 import types
+from datetime import timedelta
 
 import pytest
 
@@ -567,6 +568,13 @@ def test_keys_of_other_things_are_refused(here):
         with pytest.raises(ConfigurationError, match="another election"):
             here.election("c")
     here.without_overlapping("c")(lambda: None)
+
+
+@pytest.mark.parametrize("same", [0.7, "700ms", timedelta(milliseconds=700)], ids=str)
+def test_jobs_that_share_an_owner_may_write_its_options_in_their_own_ways(here, same):
+    for name, min_hold in (("first", "700ms"), ("second", same)):
+        job = here.on_one_instance("k", ttl="10s", min_hold=min_hold)(lambda name=name: name)
+        assert job() == name
 
 
 def test_jobs_that_share_an_owner_have_its_options(here):
