@@ -69,7 +69,9 @@ class Opening:
                     raise error
                 finally:
                     del error  # its traceback has this frame
-            return self._made.pop()
+            connection = self._made[0]
+            del self._made[0]  # no call from here on: a signal handler that raised after one would lose it
+            return connection
         except BaseException:  # also what a signal handler raised
             self._abandoned = True
             self._keep_what_came()
