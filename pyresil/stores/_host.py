@@ -112,20 +112,30 @@ def unfit_for_sqlite(path: str) -> str | None:
     """Why SQLite cannot keep processes apart by the file ``path``, for a message; None where it can, or where nothing is known."""
     real = os.path.realpath(path)
     best, kind = -1, None
+    # Where the file is: its device, and its path there. And where it would be as one of the files of its folder.
+    alone = beside = None
     for line in (_read("/proc/self/mountinfo") or "").splitlines():
         left, _, right = line.partition(" - ")
         fields, rest = left.split(), right.split()
         if len(fields) < 5 or not rest:
             continue
-        # Blanks, tabs, line ends and backslashes in a mount point are written in octal.
-        mount = fields[4]
-        for octal, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-            mount = mount.replace(octal, char)
-        if (real == mount or real.startswith(mount.rstrip("/") + "/")) and len(mount) >= best:
+        root, mount = _unescaped(fields[3]), _unescaped(fields[4])
+        above = mount.rstrip("/")
+        if real == mount and not os.path.isdir(real):  # noqa: PTH112 - pathlib costs 5 ms of import
+            alone = (fields[2], root)
+        elif (real == mount or real.startswith(above + "/")) and len(mount) >= best:
             best, kind = len(mount), rest[0]
-        if real == mount and not os.path.isdir(real):  # noqa: PTH112 - as above
-            # Each container would have a log of its own beside it, and not see what the others write.
-            return "is mounted alone, without what SQLite keeps beside it: mount its folder"
+            beside = (fields[2], root.rstrip("/") + real[len(above) :])
+    if alone is not None and alone != beside:
+        # Each container would have a log of its own beside it, and not see what the others write.
+        return "is mounted alone, without what SQLite keeps beside it: mount its folder"
     if kind in _NETWORK:
         return f"is on a network file system ({kind}), where SQLite cannot lock: use a local path, or a Redis or PostgreSQL store"
     return None
+
+
+def _unescaped(text: str) -> str:
+    """A path of the table of mounts: blanks, tabs, line ends and backslashes are written there in octal."""
+    for octal, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(octal, char)
+    return text

@@ -290,6 +290,54 @@ def test_a_file_that_is_mounted_alone_is_refused(store, path, monkeypatch):
     assert _host.unfit_for_sqlite(str(path.parent)) is None
 
 
+@pytest.mark.parametrize(
+    ("mounts", "fit"),
+    [
+        pytest.param([("8:1", "/", "/")], True, id="ordinary"),
+        pytest.param([("8:1", "/", "/"), ("8:2", "/", "FOLDER")], True, id="on a disk of its own"),
+        pytest.param(
+            [("0:50", "/", "/"), ("8:1", "/srv/a b.db", "FILE")], False, id="the file in a container"
+        ),
+        pytest.param(
+            [("0:50", "/", "/"), ("8:1", "/srv", "FOLDER"), ("8:1", "/srv/a b.db", "FILE")],
+            True,
+            id="the folder and the file",
+        ),
+        pytest.param(
+            [("0:50", "/", "/"), ("8:1", "/", "FOLDER"), ("8:1", "/a b.db", "FILE")],
+            True,
+            id="a whole disk and a file of it",
+        ),
+        pytest.param(
+            [("0:50", "/", "/"), ("8:1", "/srv", "FOLDER"), ("8:1", "/other/a b.db", "FILE")],
+            False,
+            id="the file of another folder",
+        ),
+        pytest.param(
+            [("0:50", "/", "/"), ("8:1", "/srv", "FOLDER"), ("8:2", "/srv/a b.db", "FILE")],
+            False,
+            id="the file of another disk",
+        ),
+        pytest.param([("8:1", "/", "/"), ("8:1", "FILE", "FILE")], True, id="onto itself"),
+        pytest.param([("8:1", "/@", "/"), ("8:1", "/@FILE", "FILE")], True, id="onto itself, in a subvolume"),
+    ],
+)
+def test_what_is_beside_a_mounted_file_decides(tmp_path, monkeypatch, mounts, fit):
+    file = tmp_path.resolve() / "a b.db"
+    file.touch()
+
+    def escaped(text):
+        named = text.replace("FOLDER", str(file.parent)).replace("FILE", str(file))
+        return named.replace(" ", "\\040")
+
+    table = "".join(
+        f"{number} 1 {device} {escaped(root)} {escaped(mount)} rw - ext4 /dev/x rw\n"
+        for number, (device, root, mount) in enumerate(mounts, 30)
+    )
+    monkeypatch.setattr(_host, "_read", lambda name: table)
+    assert (_host.unfit_for_sqlite(str(file)) is None) is fit
+
+
 def test_busy_is_unknown_within_the_timeout(store, path):
     store.acquire("k", "a", 60_000)
     blocker = sqlite3.connect(path, isolation_level=None)
