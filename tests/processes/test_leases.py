@@ -93,6 +93,24 @@ def test_what_is_held_at_a_normal_end_is_handed_back(spawn, path, locks):
     assert locks.acquire("k").release()
 
 
+def test_a_cooldown_outlives_the_process_and_a_lease_without_renewal_does_not(path, locks):
+    run_python(
+        """
+        import sys
+        from pyresil.locks import Locks
+        from pyresil.stores.sqlite import SQLiteLockStore
+        locks = Locks(SQLiteLockStore(sys.argv[1]))
+        with locks.hold("cooldown", min_hold="5m"):
+            pass
+        assert locks.acquire("lease", ttl="5m", renew=False)
+        """,
+        str(path),
+    )
+    assert locks.acquire("cooldown") is None
+    assert locks.status("cooldown").remaining_ms > 60_000
+    assert locks.acquire("lease")
+
+
 @pytest.mark.parametrize("end", ["sys.exit(3)", "raise ValueError", "sys.exit('text')"])
 def test_also_where_the_end_is_an_error(spawn, path, locks, end):
     holder = spawn(f"{HOLDER}    {end}", path, 30)
