@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pyresil.clock import SYSTEM
-from pyresil.stores._opening import Opening
+from pyresil.stores._opening import MOST, Opening
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,7 +50,9 @@ def from_pool(pool: Any, deadline: float) -> Iterator[Any]:
         connection = borrow()
     else:
         # It asks the server of an idle connection, and waits for the answer of one that hangs.
-        connection = Opening(borrow, give_back, "pyresil-pool", pool).wait(deadline)
+        connection = Opening(
+            borrow, give_back, "pyresil-pool", pool, _most_left(getattr(pool, "max_size", 0))
+        ).wait(deadline)
     # No call before the try: a signal handler that raised after it would lose the connection.
     owner = None
     try:
@@ -80,7 +82,9 @@ def from_engine(engine: Any, deadline: float) -> Iterator[Any]:
     # The pool may wait for a free connection, ask the server of an idle one, or make a new one for one that was lost: for as long
     # as the engine's options say, 30 s or minutes.
     borrow: Callable[[], Any] = engine.raw_connection
-    lent = Opening(borrow, lambda lent: lent.close(), "pyresil-engine", engine).wait(deadline)
+    overflow = getattr(engine.pool, "_max_overflow", -1)
+    most_left = _most_left(engine.pool.size() + overflow if overflow >= 0 else 0)
+    lent = Opening(borrow, lambda lent: lent.close(), "pyresil-engine", engine, most_left).wait(deadline)
     try:
         connection = lent.driver_connection
         with _autocommitting(connection):
@@ -91,6 +95,15 @@ def from_engine(engine: Any, deadline: float) -> Iterator[Any]:
         raise
     finally:
         lent.close()
+
+
+def _most_left(size: int) -> int:
+    """How many connections calls that gave up may keep of a pool of that size (0: without a limit).
+
+    Not all: the application would have none. And not one or two: where those that are idle are dead, all of these are tried
+    before a new one is made.
+    """
+    return max(1, size // 2) if size else MOST
 
 
 @contextmanager

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: So many to one server at most: callers with short deadlines give up many times while a dead server keeps one.
-_MOST = 32
+MOST = 32
 _under_way: dict[Opening, None] = {}
 
 os.register_at_fork(after_in_child=_under_way.clear)
@@ -29,15 +29,22 @@ class Opening:
         keep: Is given the one that came too late.
         name: Of the thread.
         server: Stands for the server, or the pool: one that is dead takes nothing from the others.
+        most_left: So many at most whose callers gave up.
     """
 
     def __init__(
-        self, connect: Callable[[], Any], keep: Callable[[Any], object], name: str, server: object
+        self,
+        connect: Callable[[], Any],
+        keep: Callable[[Any], object],
+        name: str,
+        server: object,
+        most_left: int = MOST,
     ) -> None:
         self._connect = connect
         self._keep = keep
         self._name = name
         self._server = server
+        self._most_left = most_left
         self._parker = Parker()
         self._made: list[Any] = []
         self._error: Exception | None = None
@@ -54,7 +61,8 @@ class Opening:
             Exception: What opening it raised.
         """
         try:
-            if sum(other._server == self._server for other in list(_under_way)) >= _MOST:
+            others = [other for other in list(_under_way) if other._server == self._server]
+            if len(others) >= MOST or sum(other._abandoned for other in others) >= self._most_left:
                 raise TimeoutError("no connection in time, for many others")
             try:
                 SYSTEM.spawn(self._run, self._name)

@@ -248,6 +248,54 @@ def test_a_pool_that_looks_whether_its_server_is_there_keeps_no_call_beyond_its_
         wait_until(lambda: pool.get_stats()["pool_available"] == 1)
 
 
+def test_calls_that_give_up_leave_the_application_half_of_its_pool(store, postgres_url):
+    over = threading.Event()
+    with ConnectionPool(
+        postgres_url, min_size=6, max_size=6, open=True, check=lambda connection: over.wait(60)
+    ) as pool:
+        pool.wait()
+        pooled = PostgresLockStore(pool)
+        for _ in range(6):
+            with pytest.raises(StoreUnavailableError, match="no connection in time"):
+                pooled.inspect("k", timeout=0.1)
+        assert 2 <= pool.get_stats()["pool_available"] <= 4
+        assert not over.is_set()
+        over.set()
+        wait_until(lambda: pool.get_stats()["pool_available"] == 6)
+        assert pooled.inspect("k") is None
+
+
+def test_calls_that_give_up_leave_the_application_half_of_its_engine(store, postgres_url):
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    over, begun = threading.Event(), []
+
+    def made():
+        begun.append(None)
+        over.wait(60)
+        return psycopg.connect(postgres_url)
+
+    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=made, pool_size=4, max_overflow=2)
+    lent = PostgresLockStore(engine)
+    for _ in range(6):
+        with pytest.raises(StoreUnavailableError, match="no connection in time"):
+            lent.inspect("k", timeout=0.1)
+    assert 2 <= len(begun) <= 4
+    assert not over.is_set()
+    over.set()
+    wait_until(lambda: engine.pool.checkedout() == 0 and engine.pool.checkedin() > 1)
+    assert lent.inspect("k") is None
+    engine.dispose()
+
+
+@pytest.mark.parametrize("pooling", ["NullPool", "StaticPool", "SingletonThreadPool"])
+def test_an_engine_may_have_a_pool_without_a_limit(store, postgres_url, pooling):
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    url = postgres_url.replace("postgresql:", "postgresql+psycopg:")
+    engine = sqlalchemy.create_engine(url, poolclass=getattr(sqlalchemy.pool, pooling))
+    assert isinstance(PostgresLockStore(engine).acquire("k", "a", 60_000), Granted)
+    engine.dispose()
+
+
 def test_a_pool_that_connects_for_every_use_keeps_no_call_beyond_its_time(store, postgres_url):
     """It connects under its lock: whoever gives a connection back waits for that as well."""
     connecting, over, hang, returned = threading.Event(), threading.Event(), threading.Event(), []
