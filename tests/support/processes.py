@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import pathlib
@@ -18,16 +19,23 @@ from collections.abc import Callable
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
-def free_port() -> int:
-    """A TCP port on 127.0.0.1 that was free a moment ago.
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+#: What this process of the suite gives out: no two of them the same, since a server takes its port a while after it was given.
+#: They are below those that the system gives to connections, so that none of these takes one before its server does.
+_PORTS = range(20_000, 32_768)[_WORKER % _WORKERS :: _WORKERS]
+_given: collections.deque[int] = collections.deque(maxlen=100)
 
-    It is below those that the system gives to connections, so that none of these takes it before the server does.
-    """
+
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that was free a moment ago, and that was not given out lately."""
     while True:
-        port = secrets.choice(range(20_000, 32_768))  # not `random`, which begins anew with each test
+        port = secrets.choice(_PORTS)  # not `random`, which begins anew with each test
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
-            return port
+            if port not in _given:
+                _given.append(port)
+                return port
 
 
 def wait_until(check, timeout=20.0, what="the condition", interval=0.01):
