@@ -100,10 +100,10 @@ def from_engine(engine: Any, deadline: float) -> Iterator[Any]:
 def _most_left(size: int) -> int:
     """How many connections calls that gave up may keep of a pool of that size (0: without a limit).
 
-    Not all: the application would have none. And not one or two: where those that are idle are dead, all of these are tried
-    before a new one is made.
+    All but one, which the application keeps. Fewer would not do: where some that are idle are dead, the others are still to be
+    tried, and in an engine all that are idle, before a new one is made.
     """
-    return max(1, size // 2) if size else MOST
+    return max(1, size - 1) if size else MOST
 
 
 @contextmanager
