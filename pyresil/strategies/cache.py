@@ -238,6 +238,7 @@ class Cache(Strategy[Never], Forkable):
         if entry.is_error or now >= entry.fresh_until + self.stale_ttl:
             return self._miss(inner, ctx, key, generation)
         load, handed = Load(ctx), False
+        load.alone = self.refresh == "background"
         try:
             if now >= entry.retry_at and self._loads.claim(key, load, served=True) is load:
                 # Somebody may have finished between our look and our claim.
@@ -338,9 +339,9 @@ class Cache(Strategy[Never], Forkable):
 
         Returns whether it runs, and so ends the load.
         """
-        load.ctx = fresh = Context()
-        load.alone = True
+        fresh = Context()
         fresh._owner, fresh._work, fresh.key, fresh.source = ctx._owner, ctx._work, ctx.key, ctx.source
+        load.ctx = fresh
 
         def work() -> None:
             try:
