@@ -11,14 +11,15 @@ import pytest
 
 from pyresil import Cache, Policy, RecursiveLoadError
 from tests.strategies.test_cache import Loader, cached, run_all
+from tests.support.processes import wait_until
 
 
 def test_C1_a_loader_that_raises_is_called_once_for_all_who_wait():
-    loader = Loader(ConnectionError("down"), delay=0.5)
+    loader = Loader(ConnectionError("down"), delay=2.0)
     fn = cached(loader)
     begun = time.monotonic()
     results = run_all(8, fn)
-    assert time.monotonic() - begun < 3.0, "all waited for the one load"
+    assert time.monotonic() - begun < 10.0, "all waited for the one load"
     assert all(result is loader.result for result in results)
     assert loader.calls == 1
     with pytest.raises(ConnectionError):
@@ -31,11 +32,12 @@ def test_C2_fifty_threads_on_a_stale_key_get_the_old_value_and_load_once():
     fn = cached(loader, ttl="50ms", stale_ttl="60s")
     fn()
     time.sleep(0.06)
-    loader.result, loader.delay = "new", 1.5
+    loader.result, loader.delay = "new", 6.0
     begun = time.monotonic()
     results = run_all(50, fn)
-    assert time.monotonic() - begun < 1.4
+    assert time.monotonic() - begun < 5.5
     assert results == ["old"] * 50
+    wait_until(lambda: loader.calls > 1, what="the refresh in the background")
     assert loader.calls == 2
 
 
@@ -44,15 +46,16 @@ def test_C3_a_refresh_that_takes_long_is_nobodys_error():
     fn = cached(loader, ttl="20ms", stale_ttl="60s")
     fn()
     time.sleep(0.03)  # until it is stale
-    loader.result, loader.delay = "new", 1.2
+    loader.result, loader.delay = "new", 4.0
     until = time.monotonic() + 0.4
     seen = []
     while time.monotonic() < until:
         seen.append(fn())
     assert set(seen) == {"old"}
+    wait_until(lambda: loader.calls > 1, what="the refresh in the background")
     assert loader.calls == 2  # one refresh, however long it takes
     loader.delay = 0.0
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while fn() != "new" and time.monotonic() < deadline:
         time.sleep(0.01)
     assert fn() == "new"
@@ -67,7 +70,7 @@ def test_C5_a_key_that_loads_itself():
     begun = time.monotonic()
     with pytest.raises(RecursiveLoadError, match="the load of cache key"):
         policy.call(load)
-    assert time.monotonic() - begun < 1.0
+    assert time.monotonic() - begun < 5.0
 
 
 def test_P17_a_hundred_threads_miss_one_key():

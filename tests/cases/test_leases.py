@@ -61,10 +61,10 @@ def test_L1_one_failed_renewal_does_not_lose_the_lease():
 def test_L1_in_real_time(real_store):
     store = FaultyStore(real_store)
     store.faults["renew"] = lambda number: "drop-request" if number == 1 else None
-    lease = Locks(store, ttl="1s").acquire("k")
-    assert not lease.lost.wait(2.5)
+    lease = Locks(store, ttl="2.5s").acquire("k")
+    assert not lease.lost.wait(4.0)
     assert lease.held
-    assert store.count("renew") >= 5
+    assert store.count("renew") >= 3
     lease.release()
 
 
@@ -153,10 +153,10 @@ def test_L3_a_refused_renewal_loses_the_lease_at_once():
 def test_L4_releasing_an_overtaken_lease_is_no_error(real_store):
     store = FaultyStore(real_store)
     store.faults["renew"] = ConnectionError("down")
-    locks, others = Locks(store, ttl="0.5s"), Locks(real_store, ttl="30s")
+    locks, others = Locks(store, ttl="1.5s"), Locks(real_store, ttl="30s")
     lease = locks.acquire("k")
-    assert lease.lost.wait(5)
-    taken = others.acquire("k", wait=5)
+    assert lease.lost.wait(15)
+    taken = others.acquire("k", wait=15)
     assert lease.release() is False
     with pytest.raises(LockLostError):
         lease.raise_if_lost()
@@ -198,14 +198,14 @@ def test_L7_a_forked_child_neither_has_nor_gives_back_the_lease(tmp_path):
         from pyresil.locks import Locks
         from pyresil.stores.sqlite import SQLiteLockStore
         path = sys.argv[1]
-        locks = Locks(SQLiteLockStore(path), ttl="1.2s")
+        locks = Locks(SQLiteLockStore(path), ttl="3s")
         with locks.hold("k") as lease:
             pid = os.fork()
             if pid == 0:
                 ok = not lease.held and lease.remaining() == 0 and lease.release() is False
                 sys.exit(0 if ok else 1)     # leaves the block and runs the exit hooks
             assert os.waitpid(pid, 0)[1] == 0
-            time.sleep(2.5)                  # only renewals keep it this long
+            time.sleep(4.5)                  # only renewals keep it this long
             assert lease.held and not lease.lost.is_set()
             contender = Locks(SQLiteLockStore(path))
             assert contender.acquire("k") is None

@@ -349,7 +349,7 @@ def test_L4_a_holder_that_overran_releases(harness):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_L7_a_fork_inside_a_held_lease(harness):
     store = harness.store()
-    locks, contender = Locks(store, ttl="1.5s"), Locks(harness.store(), ttl="5s")
+    locks, contender = Locks(store, ttl="3s"), Locks(harness.store(), ttl="5s")
     lease = locks.acquire("k")
     pid = os.fork()
     if pid == 0:
@@ -364,7 +364,7 @@ def test_L7_a_fork_inside_a_held_lease(harness):
             os._exit(0 if clean else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert contender.acquire("k") is None
-    SYSTEM.sleep(2.0)  # longer than the ttl
+    SYSTEM.sleep(4.0)  # longer than the ttl
     assert lease.held, "the parent's renewals go on"
     assert contender.acquire("k") is None
     lease.release()
@@ -373,29 +373,29 @@ def test_L7_a_fork_inside_a_held_lease(harness):
 
 def test_L11_a_waiter_is_judged_by_the_holders_ttl(harness):
     holder, waiter = harness.store(), harness.store()
-    token = holder.acquire("k", "a", 5_000).token
+    token = holder.acquire("k", "a", 20_000).token
     SYSTEM.sleep(1.2)
     refused = waiter.acquire("k", "b", 1_000)
     assert isinstance(refused, Held)
     assert refused.token == token
-    assert 2_500 < refused.remaining_ms <= 5_000
+    assert 10_000 < refused.remaining_ms <= 20_000
 
 
 def test_L12_a_minimum_hold_of_a_short_run(harness):
     store, contender = harness.store(), harness.store()
     store.acquire("k", "a", 60_000)
     began = SYSTEM.monotonic()
-    assert store.release("k", "a", 1_000) is True
+    assert store.release("k", "a", 3_000) is True
     assert isinstance(contender.acquire("k", "b", 60_000), Held)
-    assert SYSTEM.monotonic() - began < 0.9, "release returns at once"
-    SYSTEM.sleep(1.1)
+    assert SYSTEM.monotonic() - began < 2.8, "release returns at once"
+    SYSTEM.sleep(3.1)
     assert isinstance(contender.acquire("k", "b", 60_000), Granted)
 
 
 def test_L20_a_hung_job_is_lost_by_its_maximum_hold(harness):
-    locks = Locks(harness.store(), ttl="1.5s")
-    lease = locks.acquire("k", max_hold="2s")
-    assert lease.lost.wait(5)
+    locks = Locks(harness.store(), ttl="3s")
+    lease = locks.acquire("k", max_hold="3.5s")
+    assert lease.lost.wait(15)
     assert lease.cancel.reason.detected_by == "max-hold"
     assert not lease.held
-    assert Locks(harness.store()).acquire("k", wait="5s").release()
+    assert Locks(harness.store()).acquire("k", wait="15s").release()

@@ -526,13 +526,13 @@ def test_bad_options_are_refused(clock, options, word):
 
 def test_in_real_time():
     store = MemoryLockStore()
-    first, second = Leader(Locks(store, ttl="1s")), Leader(Locks(store, ttl="1s"))
+    first, second = Leader(Locks(store, ttl="5s")), Leader(Locks(store, ttl="5s"))
     wait_until(lambda: first.election.is_leader or second.election.is_leader)
     leads, stands = (first, second) if first.election.is_leader else (second, first)
-    time.sleep(1.2)
+    time.sleep(5.5)
     assert (leads.election.is_leader, stands.election.is_leader) == (True, False)
     begun = time.monotonic()
     assert leads.election.stop()
     wait_until(lambda: stands.election.is_leader)
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 4
     assert stands.election.stop()

@@ -62,7 +62,7 @@ def test_waiting_runs_on_its_clock():
     store = MemoryLockStore(clock=clock)
     store.acquire("k", "a", 60_000)
     thread, answers = in_thread(lambda: store.wait_for_release("k", timeout=30))
-    wait_until(lambda: store._waiters)
+    clock.wait_until_parked()
     clock.advance(29)
     assert answers == []
     clock.advance(1)

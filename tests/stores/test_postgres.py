@@ -278,6 +278,7 @@ def test_a_dead_connection_of_a_small_pool_keeps_nobody_from_the_others(store, p
         pooled = PostgresLockStore(pool)
         with pytest.raises(StoreUnavailableError, match="no connection in time"):
             pooled.inspect("k", timeout=0.3)
+        wait_until(lambda: dead)
         assert isinstance(pooled.acquire("k", "a", 60_000), Granted)
         assert not over.is_set()
         over.set()
@@ -347,7 +348,7 @@ def test_a_pool_that_connects_for_every_use_keeps_no_call_beyond_its_time(store,
             hang.set()
             with pytest.raises(StoreUnavailableError, match="no connection in time"):
                 pooled.inspect("k", timeout=0.3)
-            assert connecting.is_set()
+            assert connecting.wait(10)
         asking.join(10)  # its answer is there, and its connection cannot go back yet
         assert answers == [None]
         assert len(returned) == 1
