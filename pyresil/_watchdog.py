@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 #: How many called-off timers may lie in the heap before it is rebuilt.
 _LITTER = 64
 
+#: So many starts of the thread at once: a signal handler that cuts into one may need the thread before it returns, but where
+#: signals come faster than a thread starts, each start would be cut short by the next one.
+_STARTS = 3
+
 #: A suspended machine's monotonic clock stood still: look at least this often, so that deadlines that count suspend are
 #: noticed soon after waking up. In seconds.
 _LONGEST_NAP = 5.0
@@ -57,6 +61,7 @@ class Watchdog:
         self._parker: Parker | None = None
         self._thread: threading.Thread | None = None
         self._serving: threading.Thread | None = None
+        self._starts: dict[object, None] = {}
 
     def call_later(self, delay: float, action: Callable[[], object]) -> Timer:
         """Run ``action`` on the watchdog thread after ``delay`` seconds (at once where it is 0 or less)."""
@@ -65,7 +70,7 @@ class Watchdog:
         with self._lock:
             heapq.heappush(self._heap, entry)
             first = self._heap[0] is entry
-        if self._thread is None:
+        if self._thread is None and len(self._starts) < _STARTS:
             self._start()  # not under the lock: it may log; where several threads come here, one of those they start serves
         if first:
             parker = self._parker
@@ -74,12 +79,16 @@ class Watchdog:
         return timer
 
     def _start(self) -> None:
+        mark = object()
         try:
+            self._starts[mark] = None
             self._thread = SYSTEM.spawn(self._run, "pyresil-watchdog")
         except RuntimeError:
             # The interpreter is ending, or out of threads: deadlines are still computed by whoever looks, and the next timer
             # tries again.
             report_exception("the watchdog thread cannot be started")
+        finally:
+            self._starts.pop(mark, None)
         # Where a signal handler raised in the start, the thread may live or not, and the next timer starts one: only the
         # first of them serves.
 

@@ -7,6 +7,8 @@ name of the ``policy`` that raised them, if any. They pickle and copy: fields ar
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False  # importing it from typing would cost a start of the command 2.5 ms
 
 if TYPE_CHECKING:
@@ -41,8 +43,12 @@ def _rebuild(cls: type[PyresilError], args: tuple[Any, ...], state: dict[str, An
 
 def report_exception(what: str) -> None:
     """Log the exception that is being handled: a listener or a callback raised it, and no outcome may change."""
-    from pyresil._logs import logger
-
+    try:
+        from pyresil._logs import logger
+    except ImportError as error:
+        # A signal handler came in the middle of this very import, and has something to report as well.
+        sys.__excepthook__(type(error), error, error.__traceback__)
+        return
     logger().error("%s", what, exc_info=True)
 
 

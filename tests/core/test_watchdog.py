@@ -3,8 +3,10 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 import threading
 import time
+import types
 import weakref
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from pyresil import _watchdog
 from pyresil._watchdog import Watchdog, call_later
 from pyresil.clock import SYSTEM
+from pyresil.errors import report_exception
 from tests.support.processes import run_python, wait_until
 
 
@@ -34,9 +37,11 @@ def test_actions_run_when_due_in_order_of_due_time(watchdog):
     watchdog.call_later(0.15, lambda: (seen.append((3, time.monotonic() - begun)), done.set()))
     watchdog.call_later(0.05, lambda: seen.append((1, time.monotonic() - begun)))
     watchdog.call_later(0.1, lambda: seen.append((2, time.monotonic() - begun)))
+    quick = time.monotonic() - begun < 0.04  # else they are due in another order
     assert done.wait(5)
-    assert [number for number, _ in seen] == [1, 2, 3]
-    assert all(at >= due for (_, at), due in zip(seen, (0.05, 0.1, 0.15), strict=True))
+    wait_until(lambda: len(seen) == 3)
+    assert not quick or [number for number, _ in seen] == [1, 2, 3]
+    assert all(at >= number * 0.05 for number, at in seen)
 
 
 def test_an_earlier_timer_wakes_a_sleeping_watchdog(watchdog):
@@ -65,13 +70,13 @@ def test_a_cancelled_timer_does_not_run_and_lets_its_action_go_at_once(watchdog)
 
     thing = Thing()
     gone = weakref.ref(thing)
-    timer = watchdog.call_later(0.05, thing.act)
+    timer = watchdog.call_later(1.0, thing.act)
     timer.cancel()
     timer.cancel()
     del thing
     assert gone() is None
     done = threading.Event()
-    watchdog.call_later(0.1, done.set)
+    watchdog.call_later(1.1, done.set)
     assert done.wait(5)
 
 
@@ -215,28 +220,55 @@ def test_a_signal_handler_may_schedule_at_any_point():
         import signal, threading, time
         from pyresil import _watchdog
         from pyresil.clock import SYSTEM
+        _watchdog._LONGEST_NAP = 1000.0  # or it would find after some seconds what it was not woken for
         fired = []
         handled = 0
         def handler(*_):
             global handled
             handled += 1
             _watchdog.call_later(SYSTEM, 0.0, lambda: fired.append(1))
-            _watchdog.call_later(SYSTEM, 5.0, print).cancel()
+            _watchdog.call_later(SYSTEM, 5000.0, print).cancel()
         signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
         until = time.monotonic() + 1.5
         mine = 0
         while time.monotonic() < until:
             _watchdog.call_later(SYSTEM, 0.0, lambda: fired.append(1))
-            _watchdog.call_later(SYSTEM, 5.0, print).cancel()
+            _watchdog.call_later(SYSTEM, 5000.0, print).cancel()
             mine += 1
             if mine % 50 == 0:
                 time.sleep(0.001)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        until = time.monotonic() + 5
+        until = time.monotonic() + 60
         while len(fired) < mine + handled and time.monotonic() < until:
             time.sleep(0.01)
-        print(handled > 10, len(fired) == mine + handled)
+        print(handled > 10, len(fired) - mine - handled)
         """,
+        timeout=90,
     )
-    assert done.stdout.split() == ["True", "True"]
+    assert done.stdout.split() == ["True", "0"]
+    assert done.stderr == ""
+
+
+def test_signals_that_come_faster_than_a_thread_starts_do_not_keep_it_from_starting(watchdog, monkeypatch):
+    real, depth = SYSTEM.spawn, [0]
+
+    def cut_short(target, name):
+        depth[0] += 1
+        watchdog.call_later(60.0, print)  # as a handler does that comes in the middle of each start
+        return real(target, name)
+
+    monkeypatch.setattr(SYSTEM, "spawn", cut_short)
+    watchdog.call_later(60.0, print)
+    assert watchdog._serving.is_alive()
+    assert 1 < depth[0] < 10, "a handler may start one of its own, but not without end"
+    assert not watchdog._starts
+
+
+def test_a_report_in_the_middle_of_the_import_that_it_needs_comes_out(monkeypatch, capfd):
+    monkeypatch.setitem(sys.modules, "pyresil._logs", types.ModuleType("pyresil._logs"))
+    try:
+        raise ValueError("of a listener")
+    except ValueError:
+        report_exception("a listener raised")
+    assert "ValueError: of a listener" in capfd.readouterr().err
