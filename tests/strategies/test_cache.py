@@ -673,6 +673,7 @@ def test_who_waits_for_a_load_under_a_lease_is_not_woken_to_look_again(monkeypat
     threads.append(threading.Thread(target=Policy(cache).call, args=(load,)))
     threads[1].start()
     wait_until(lambda: any(load.parkers for load in cache._loads._running.values()), what="the waiter")
+    time.sleep(0.2)  # it is listed a moment before its first look
     before = len(looks)
     time.sleep(0.05)
     go.set()

@@ -454,6 +454,7 @@ def test_one_health_check_at_a_time_and_another_after_the_probe_timeout(hanging,
     clock.advance(5)
     rejected(call)
     rejected(call)
+    wait_until(lambda: len(started) == 2)
     end()
     assert len(started) == 2
     wait_for_state(breaker, CircuitState.CLOSED)

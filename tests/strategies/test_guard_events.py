@@ -17,6 +17,7 @@ from pyresil import (
 )
 from pyresil.events import Event
 from pyresil.testing import ManualClock, record_events
+from tests.support.processes import wait_until
 
 
 def refused(kind):
@@ -32,11 +33,17 @@ def late():
 
 def exceeded():
     with pytest.raises(TimeoutExceededError):
-        Policy(Timeout("10ms", mode="abandon")).call(time.sleep, 0.1)
+        Policy(Timeout("10ms", mode="abandon", strict=True)).call(time.sleep, 0.1)
 
 
 def hedged():
-    Policy(Hedge("5ms")).call(time.sleep, 0.05)
+    begun = []
+
+    def work():
+        begun.append(1)
+        wait_until(lambda: len(begun) == 2)
+
+    Policy(Hedge("5ms")).call(work)
 
 
 SCENES = {

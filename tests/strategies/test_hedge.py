@@ -32,10 +32,11 @@ from tests.support.processes import wait_until
 
 
 class Copies:
-    """Work whose copies do different things, by their number from 0."""
+    """Work whose copies do different things, by their number from 0; the first one may wait until there is another."""
 
-    def __init__(self, *behaviours):
+    def __init__(self, *behaviours, first_waits=False):
         self.behaviours = behaviours
+        self.first_waits = first_waits
         self.lock = threading.Lock()
         self.contexts = []
 
@@ -43,6 +44,8 @@ class Copies:
         with self.lock:
             number = len(self.contexts)
             self.contexts.append(current_context())
+        if self.first_waits and number == 0:
+            wait_until(lambda: len(self.contexts) > 1, what="the second copy")
         return self.behaviours[number]()
 
 
@@ -102,7 +105,7 @@ def test_a_second_copy_starts_after_the_delay_and_wins():
 
 def test_the_first_copy_may_win_after_all():
     policy = Policy(Hedge("20ms"))
-    copies = Copies(sleeps(0.1, "first"), sleeps(30, "second"))
+    copies = Copies(sleeps(0.1, "first"), sleeps(30, "second"), first_waits=True)
     assert policy.call(copies) == "first"
     assert len(copies.contexts) == 2
     assert not copies.contexts[0].cancel.is_set()
@@ -110,17 +113,19 @@ def test_the_first_copy_may_win_after_all():
 
 
 def test_a_copy_that_fails_leaves_the_decision_to_the_others():
-    policy = Policy(Hedge("20ms"))
-    assert policy.call(Copies(sleeps(0.1, error=OSError("first")), sleeps(0.2, "second"))) == "second"
-    assert policy.call(Copies(sleeps(0.1, "first"), sleeps(0, error=OSError("second")))) == "first"
+    policy = Policy(Hedge("100ms"))
+    fails_first = Copies(sleeps(0.1, error=OSError("first")), sleeps(0.2, "second"), first_waits=True)
+    assert policy.call(fails_first) == "second"
+    fails_second = Copies(sleeps(0.1, "first"), sleeps(0, error=OSError("second")), first_waits=True)
+    assert policy.call(fails_second) == "first"
 
 
 def test_when_all_fail_the_first_one_s_error_comes_out():
     first, second = OSError("first"), OSError("second")
-    policy = Policy(Hedge("20ms"))
+    policy = Policy(Hedge("300ms"))
     for one, other in ((0.2, 0.0), (0.1, 0.2)):
         with pytest.raises(OSError, match="first") as raised:
-            policy.call(Copies(sleeps(one, error=first), sleeps(other, error=second)))
+            policy.call(Copies(sleeps(one, error=first), sleeps(other, error=second), first_waits=True))
         assert raised.value is first
 
 
@@ -139,16 +144,16 @@ def test_bad_results_are_no_success():
             self.status_code = status
 
     bad, good = Response(503), Response(200)
-    policy = Policy(Hedge("20ms"))
-    assert policy.call(Copies(sleeps(0.1, bad), sleeps(0.1, good))) is good
-    assert policy.call(Copies(sleeps(0.1, bad), sleeps(0.1, Response(503)))) is bad
-    picky = Policy(Hedge("20ms", handle_result=lambda value: value == "no"))
-    assert picky.call(Copies(sleeps(0.1, "no"), sleeps(0.1, "yes"))) == "yes"
+    policy = Policy(Hedge("300ms"))
+    assert policy.call(Copies(sleeps(0.1, bad), sleeps(0.1, good), first_waits=True)) is good
+    assert policy.call(Copies(sleeps(0.1, bad), sleeps(0.1, Response(503)), first_waits=True)) is bad
+    picky = Policy(Hedge("300ms", handle_result=lambda value: value == "no"))
+    assert picky.call(Copies(sleeps(0.1, "no"), sleeps(0.1, "yes"), first_waits=True)) == "yes"
 
 
 def test_a_client_error_is_an_answer():
     policy = Policy(Hedge("20ms"))
-    copies = Copies(sleeps(0.1, error=StatusError(404)), sleeps(30, "second"))
+    copies = Copies(sleeps(0.1, error=StatusError(404)), sleeps(30, "second"), first_waits=True)
     with pytest.raises(StatusError):
         policy.call(copies)
     assert copies.contexts[1].cancel.is_set()
@@ -164,7 +169,7 @@ def test_a_rejected_copy_does_not_end_the_race():
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
 def test_a_base_exception_comes_out_at_once(error):
     policy = Policy(Hedge("20ms"))
-    copies = Copies(sleeps(0.5, error=error), sleeps(30))
+    copies = Copies(sleeps(0.5, error=error), sleeps(30), first_waits=True)
     with pytest.raises(type(error)) as raised:
         policy.call(copies)
     assert raised.value is error
@@ -207,8 +212,12 @@ def test_all_losers_are_told_although_telling_one_of_them_is_interrupted():
 
 
 def test_a_delay_of_nothing_starts_all_copies_at_once():
-    copies = Copies(*[sleeps(0.05, number) for number in range(3)])
-    assert Policy(Hedge(0, max_hedges=2)).call(copies) in (0, 1, 2)
+    def behaviour(number):
+        return lambda: wait_until(lambda: len(copies.contexts) == 3) and number
+
+    copies = Copies(*map(behaviour, range(3)))
+    # On a clock that stands still nothing but a delay of 0 starts them.
+    assert Policy(Hedge(0, max_hedges=2), clock=ManualClock()).call(copies) in (0, 1, 2)
     assert len(copies.contexts) == 3
 
 
@@ -216,11 +225,13 @@ def test_context_variables_and_properties():
     variable = contextvars.ContextVar("variable", default="unset")
     variable.set("caller's")
     policy = Policy(Hedge("10ms")).options(key="k", properties={"a": 1})
+    lock = threading.Lock()
 
     def work():
         ctx = current_context()
-        ctx.properties["seen"] = ctx.properties.get("seen", 0) + 1
-        time.sleep(0.1)
+        with lock:
+            ctx.properties["seen"] = ctx.properties.get("seen", 0) + 1
+        wait_until(lambda: ctx.properties["seen"] == 2)
         return variable.get(), ctx.key, ctx.attempt, ctx.properties["a"], ctx.properties["seen"]
 
     assert policy.call(work) == ("caller's", "k", 1, 1, 2)
@@ -269,7 +280,7 @@ def test_cancelling_one_copy_ends_that_copy_alone():
         ctx.cancel.cancel("just me")
         ctx.cancel.raise_if_cancelled()
 
-    copies = Copies(cancels_itself, sleeps(0.2, "second"))
+    copies = Copies(cancels_itself, sleeps(0.2, "second"), first_waits=True)
     assert policy.call(copies) == "second"
     assert not copies.contexts[1].cancel.is_set()
 
@@ -412,7 +423,7 @@ def test_errors_and_locals_die_without_the_collector():
     def work():
         thing = Thing()
         kept.append(weakref.ref(thing))
-        time.sleep(0.05)
+        wait_until(lambda: len(kept) == 2)
         raise OSError
 
     gc.collect()

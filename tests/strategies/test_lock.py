@@ -333,7 +333,7 @@ def test_the_deadline_ends_the_waiting(clock, store, locks):
 
 @pytest.mark.parametrize("mode", ["cooperative", "abandon"])
 def test_a_timeout_inside(store, mode):
-    policy = Policy(Lock("k", store=MemoryLockStore()), Timeout("50ms", mode=mode))
+    policy = Policy(Lock("k", store=MemoryLockStore()), Timeout("1s", mode=mode))
     with pytest.raises(TimeoutExceededError):
         policy.call(lambda: current_context().sleep(30))
     assert policy.call(lambda: (current_lease().key, current_context().lease.key)) == ("k", "k")

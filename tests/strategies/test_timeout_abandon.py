@@ -82,11 +82,11 @@ def test_what_the_work_raises_comes_back_as_the_same_object(error):
 def test_context_variables_and_the_current_context_are_there():
     variable = contextvars.ContextVar("variable", default="unset")
     variable.set("caller's")
-    policy = Policy(abandon("5s"), name="p")
+    policy = Policy(abandon("60s"), name="p")
 
     def work():
         ctx = current_context()
-        seen = (variable.get(), ctx.policy, ctx.key, ctx.attempt, 4.0 < ctx.remaining() <= 5.0)
+        seen = (variable.get(), ctx.policy, ctx.key, ctx.attempt, 50.0 < ctx.remaining() <= 60.0)
         ctx.properties["from"] = "worker"
         variable.set("worker's")
         return seen
@@ -97,14 +97,14 @@ def test_context_variables_and_the_current_context_are_there():
 
 
 def test_the_caller_leaves_at_the_deadline_and_the_result_is_dropped(stuck):
-    timeout = abandon("200ms", name="t")
+    timeout = abandon("1s", name="t")
     policy = Policy(timeout, name="p")
     begun = time.monotonic()
     with record_events("timeout") as events, pytest.raises(TimeoutExceededError) as raised:
         policy.call(stuck)
-    assert 0.2 <= time.monotonic() - begun < 3
-    assert (raised.value.limit, raised.value.policy) == (0.2, "p")
-    assert [(e.policy, e.source, e.limit, e.late) for e in events] == [("p", "t", 0.2, False)]
+    assert 1.0 <= time.monotonic() - begun < 8
+    assert (raised.value.limit, raised.value.policy) == (1.0, "p")
+    assert [(e.policy, e.source, e.limit, e.late) for e in events] == [("p", "t", 1.0, False)]
     assert timeout.abandoned == 1
     assert stuck.contexts[0].cancel.is_set(), "the work is told"
     stuck.go.set()
@@ -115,7 +115,12 @@ def test_the_caller_leaves_at_the_deadline_and_the_result_is_dropped(stuck):
 def test_a_cancel_ends_the_wait(stuck):
     token = CancelToken()
     timeout = abandon("30s")
-    threading.Timer(0.2, token.cancel, ["stop"]).start()
+
+    def cancel():
+        wait_until(lambda: stuck.contexts)
+        token.cancel("stop")
+
+    threading.Thread(target=cancel).start()
     with pytest.raises(CancelledError) as raised:
         Policy(timeout).options(cancel=token).call(stuck)
     assert raised.value.reason == "stop"
@@ -138,8 +143,8 @@ def test_cancelling_the_context_of_the_work_ends_the_wait(stuck):
 def test_an_outer_deadline_ends_the_wait_with_its_own_error(stuck):
     timeout = abandon("30s")
     with record_events("timeout") as events, pytest.raises(TimeoutExceededError) as raised:
-        Policy(Timeout("50ms", name="outer"), timeout).call(stuck)
-    assert raised.value.limit == 0.05
+        Policy(Timeout("1s", name="outer"), timeout).call(stuck)
+    assert raised.value.limit == 1.0
     assert [event.source for event in events] == ["outer"]
     assert timeout.abandoned == 1
 
@@ -194,7 +199,7 @@ def test_with_too_many_stuck_workers_it_rejects(caplog, stuck):
 
 
 def test_a_rejection_for_saturation_is_not_retried(stuck):
-    policy = Policy(Retry(5, backoff=lambda *_: 0), abandon("200ms", max_abandoned=1))
+    policy = Policy(Retry(5, backoff=lambda *_: 0), abandon("1s", max_abandoned=1))
     with pytest.raises(TimeoutSaturatedError):
         policy.call(stuck)
     assert len(stuck.contexts) == 1
@@ -202,7 +207,7 @@ def test_a_rejection_for_saturation_is_not_retried(stuck):
 
 def test_each_attempt_is_cancelled_alone():
     """The first attempt's worker is told to stop, the second one's is not."""
-    policy = Policy(Retry(2, backoff=lambda *_: 0), abandon("200ms"))
+    policy = Policy(Retry(2, backoff=lambda *_: 0), abandon("2s"))
     seen = []
 
     def work():
