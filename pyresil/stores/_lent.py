@@ -100,8 +100,8 @@ def from_engine(engine: Any, deadline: float) -> Iterator[Any]:
 def _most_left(size: int) -> int:
     """How many connections calls that gave up may keep of a pool of that size (0: without a limit).
 
-    All but one, which the application keeps. Fewer would not do: where some that are idle are dead, the others are still to be
-    tried, and in an engine all that are idle, before a new one is made.
+    All but one, which the application keeps, where there are more. Fewer would not do: where some that are idle are dead, the
+    others are still to be tried, and in an engine all that are idle, before a new one is made.
     """
     return max(1, size - 1) if size else MOST
 
