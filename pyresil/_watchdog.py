@@ -1,6 +1,6 @@
 """One daemon thread a process for all deadlines; it runs no user code.
 
-Scheduling costs about a microsecond: a heap and a parked thread that is woken only where a new deadline is the earliest. An
+Scheduling costs about a microsecond: a heap and a parked thread that is woken only for what comes before it would wake. An
 action is short, never blocks and never raises: it sets an event, posts to the dispatcher, or starts a thread. A clock that
 moves by hand runs its own timers (`Clock.call_later`).
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import os
 import threading
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 #: How many called-off timers may lie in the heap before it is rebuilt.
 _LITTER = 64
 
-#: So many starts of the thread at once: a signal handler that cuts into one may need the thread before it returns, but where
+#: So many starts of the thread within each other: a signal handler that cuts into one may need the thread before it returns, but where
 #: signals come faster than a thread starts, each start would be cut short by the next one.
 _STARTS = 3
 
@@ -61,7 +62,10 @@ class Watchdog:
         self._parker: Parker | None = None
         self._thread: threading.Thread | None = None
         self._serving: threading.Thread | None = None
-        self._starts: dict[object, None] = {}
+        self._starts: dict[object, int] = {}
+        # Until when the thread sleeps. Only the thread says so: were it what is scheduled, and a signal handler raised between the
+        # scheduling and the waking, nobody would wake it for a later timer either.
+        self._until = -math.inf
 
     def call_later(self, delay: float, action: Callable[[], object]) -> Timer:
         """Run ``action`` on the watchdog thread after ``delay`` seconds (at once where it is 0 or less)."""
@@ -69,19 +73,22 @@ class Watchdog:
         entry = (timer.when, next(self._count), timer)
         with self._lock:
             heapq.heappush(self._heap, entry)
-            first = self._heap[0] is entry
-        if self._thread is None and len(self._starts) < _STARTS:
+            earlier = timer.when < self._until
+        if self._thread is None and self._nested() < _STARTS:
             self._start()  # not under the lock: it may log; where several threads come here, one of those they start serves
-        if first:
+        if earlier:
             parker = self._parker
             if parker is not None:
                 parker.unpark()
         return timer
 
+    def _nested(self) -> int:
+        return list(self._starts.values()).count(threading.get_ident())
+
     def _start(self) -> None:
         mark = object()
         try:
-            self._starts[mark] = None
+            self._starts[mark] = threading.get_ident()
             self._thread = SYSTEM.spawn(self._run, "pyresil-watchdog")
         except RuntimeError:
             # The interpreter is ending, or out of threads: deadlines are still computed by whoever looks, and the next timer
@@ -118,14 +125,16 @@ class Watchdog:
             while self._heap:
                 when, _, timer = self._heap[0]
                 if when > now:
-                    # Also where it was called off: taken out now, the next timer would be the first one and wake this thread
+                    # Also where it was called off: taken out now, the next timer would be the earliest and wake this thread
                     # again, and so each second of many short ones would cost a change of threads.
+                    self._until = min(when, now + _LONGEST_NAP)
                     return None, when - now
                 heapq.heappop(self._heap)
                 action, timer.action = timer.action, None
                 if action is not None:
                     return action, None
                 self._cancelled = max(0, self._cancelled - 1)
+            self._until = math.inf
         return None, None
 
     def _run(self) -> None:

@@ -82,9 +82,11 @@ def from_engine(engine: Any, deadline: float) -> Iterator[Any]:
     # The pool may wait for a free connection, ask the server of an idle one, or make a new one for one that was lost: for as long
     # as the engine's options say, 30 s or minutes.
     borrow: Callable[[], Any] = engine.raw_connection
-    overflow = getattr(engine.pool, "_max_overflow", -1)
-    most_left = _most_left(engine.pool.size() + overflow if overflow >= 0 else 0)
-    lent = Opening(borrow, lambda lent: lent.close(), "pyresil-engine", engine, most_left).wait(deadline)
+    # The pool, not the engine: `dispose` gives the engine another one, and several engines may have the same.
+    pool = engine.pool
+    overflow = getattr(pool, "_max_overflow", -1)
+    most_left = _most_left(pool.size() + overflow if overflow >= 0 else 0)
+    lent = Opening(borrow, lambda lent: lent.close(), "pyresil-engine", pool, most_left).wait(deadline)
     try:
         connection = lent.driver_connection
         with _autocommitting(connection):
@@ -100,10 +102,11 @@ def from_engine(engine: Any, deadline: float) -> Iterator[Any]:
 def _most_left(size: int) -> int:
     """How many connections calls that gave up may keep of a pool of that size (0: without a limit).
 
-    All but one, which the application keeps, where there are more. Fewer would not do: where some that are idle are dead, the
-    others are still to be tried, and in an engine all that are idle, before a new one is made.
+    All but one, which the application keeps, where there are more than two. Fewer would not do: where some that are idle are
+    dead, the others are still to be tried, and in an engine all that are idle, before a new one is made. Of two the other one may
+    be the one that lives.
     """
-    return max(1, size - 1) if size else MOST
+    return size - 1 if size > 2 else size or MOST
 
 
 @contextmanager

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
 import sys
 import threading
@@ -265,8 +266,54 @@ def test_signals_that_come_faster_than_a_thread_starts_do_not_keep_it_from_start
     assert not watchdog._starts
 
 
-def test_a_report_in_the_middle_of_the_import_that_it_needs_comes_out(monkeypatch, capfd):
-    monkeypatch.setitem(sys.modules, "pyresil._logs", types.ModuleType("pyresil._logs"))
+def test_starts_that_are_cut_short_keep_no_other_thread_from_its_own(watchdog, monkeypatch):
+    real, me, depth, done = SYSTEM.spawn, threading.current_thread(), [0], threading.Event()
+
+    def cut_short(target, name):
+        if threading.current_thread() is not me:
+            return real(target, name)
+        depth[0] += 1
+        if depth[0] < 3:
+            return watchdog.call_later(60.0, print)
+        other = threading.Thread(daemon=True, target=watchdog.call_later, args=(0.0, done.set))
+        other.start()
+        other.join(20)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SYSTEM, "spawn", cut_short)
+    with pytest.raises(KeyboardInterrupt):
+        watchdog.call_later(60.0, print)
+    assert done.wait(20)
+
+
+def test_a_handler_that_raises_before_the_waking_leaves_no_deaf_thread(watchdog):
+    begun, done, real, me = threading.Event(), threading.Event(), watchdog._lock, threading.current_thread()
+    watchdog.call_later(0.0, begun.set)
+    assert begun.wait(20)
+    wait_until(lambda: watchdog._until == math.inf)
+
+    class Lock:
+        def __enter__(self):
+            return real.__enter__()
+
+        def __exit__(self, *error):
+            real.__exit__(*error)
+            if threading.current_thread() is me:
+                raise KeyboardInterrupt
+
+    watchdog._lock = Lock()
+    with pytest.raises(KeyboardInterrupt):
+        watchdog.call_later(0.05, print)
+    watchdog._lock = real
+    time.sleep(0.1)  # it is due, and the thread was not woken for it
+    watchdog.call_later(0.0, done.set)
+    assert done.wait(20)
+
+
+@pytest.mark.parametrize("half_made", ["pyresil._logs", "logging"])
+def test_a_report_in_the_middle_of_the_import_that_it_needs_comes_out(monkeypatch, capfd, half_made):
+    monkeypatch.delitem(sys.modules, "pyresil._logs", raising=False)
+    monkeypatch.setitem(sys.modules, half_made, types.ModuleType(half_made))
     try:
         raise ValueError("of a listener")
     except ValueError:

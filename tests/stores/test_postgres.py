@@ -265,7 +265,8 @@ def test_calls_that_give_up_leave_the_application_one_of_its_pool(store, postgre
         assert pooled.inspect("k") is None
 
 
-def test_a_dead_connection_of_a_small_pool_keeps_nobody_from_the_others(store, postgres_url):
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_dead_connection_of_a_small_pool_keeps_nobody_from_the_others(store, postgres_url, size):
     over, dead = threading.Event(), []
 
     def look(connection):
@@ -273,7 +274,7 @@ def test_a_dead_connection_of_a_small_pool_keeps_nobody_from_the_others(store, p
         if connection is dead[0]:
             over.wait(60)
 
-    with ConnectionPool(postgres_url, min_size=3, max_size=3, open=True, check=look) as pool:
+    with ConnectionPool(postgres_url, min_size=size, max_size=size, open=True, check=look) as pool:
         pool.wait()
         pooled = PostgresLockStore(pool)
         with pytest.raises(StoreUnavailableError, match="no connection in time"):
@@ -282,7 +283,29 @@ def test_a_dead_connection_of_a_small_pool_keeps_nobody_from_the_others(store, p
         assert isinstance(pooled.acquire("k", "a", 60_000), Granted)
         assert not over.is_set()
         over.set()
-        wait_until(lambda: pool.get_stats()["pool_available"] == 3)
+        wait_until(lambda: pool.get_stats()["pool_available"] == size)
+
+
+def test_calls_that_gave_up_on_a_pool_that_is_disposed_of_keep_nobody_from_the_next_one(store, postgres_url):
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    hang, over = threading.Event(), threading.Event()
+
+    def made():
+        if hang.is_set():
+            over.wait(60)
+        return psycopg.connect(postgres_url)
+
+    hang.set()
+    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=made, pool_size=1, max_overflow=0)
+    lent = PostgresLockStore(engine)
+    with pytest.raises(StoreUnavailableError, match="no connection in time"):
+        lent.inspect("k", timeout=0.3)
+    hang.clear()
+    engine.dispose()
+    assert lent.inspect("k") is None
+    assert not over.is_set()
+    over.set()
+    engine.dispose()
 
 
 def test_calls_that_give_up_leave_the_application_one_of_its_engine(store, postgres_url):
