@@ -52,7 +52,8 @@ def test_apscheduler(spawn, home):
     pytest.importorskip("apscheduler")
     start, stop = snippets(HOW_TO / "apscheduler.md")
     outputs = instances(spawn, home, f"{start}\nimport time; time.sleep(3.5)\n{stop}")
-    lines = [line for output in outputs for line in output]
+    # APScheduler itself writes to stderr when the machine made it miss a tick.
+    lines = [line for output in outputs for line in output if line.startswith("report under")]
     tokens = [int(line.rsplit(" ", 1)[1]) for line in lines]
     assert 2 <= len(tokens) <= 5
     assert len(tokens) == len(set(tokens)), "a tick in one instance only"
@@ -134,7 +135,9 @@ def test_the_reference_runs_and_names_what_there_is(home, tmp_path):
 
 def test_a_leader_and_its_successor(spawn, home):
     code = "\n".join(snippets(HOW_TO / "leader-election.md"))
-    outputs = instances(spawn, home, code)
+    work = "time.sleep(0.5)"
+    assert work in code
+    outputs = instances(spawn, home, code.replace(work, "time.sleep(2)"))
     led = [output for output in outputs if "leading" in output]
     assert led
     for output in led:

@@ -92,7 +92,7 @@ def handler():
         refused += 1
     assert abandon.call(lambda: 7) == 7
 
-fire(handler, 0.001)
+fire(handler, 0.005)
 count = 0
 for _ in storm(0.4, lambda: inside + refused > 20):
     try:
@@ -134,7 +134,7 @@ def stuck():
     tokens.append(current_context().cancel)
     go.wait(20)
 for work in (lambda: policy.call(int), lambda: Policy(timeout).call(stuck)):
-    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    signal.setitimer(signal.ITIMER_REAL, 1.0)
     begun = time.monotonic()
     try:
         work()
@@ -157,7 +157,7 @@ def test_a_handler_may_cancel_the_call_that_it_interrupts():
 
         timeout = Timeout(60, mode="abandon")
         signal.signal(signal.SIGALRM, lambda *_: current_context().cancel.cancel("handler"))
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
         begun = time.monotonic()
         try:
             Policy(timeout).call(time.sleep, 30)
@@ -247,13 +247,13 @@ def test_both_work_under_gevent():
         gevent.joinall([gevent.spawn(caller) for _ in range(6)])
         print(most[0], sorted(ended), bulkhead.stats()[:2])
 
-        timeout = Timeout("50ms", mode="abandon")
+        timeout = Timeout("500ms", mode="abandon")
         abandon = Policy(timeout)
         begun = time.monotonic()
         try:
-            abandon.call(gevent.sleep, 3)
+            abandon.call(gevent.sleep, 8)
         except TimeoutExceededError:
-            print("left", time.monotonic() - begun < 2, timeout.abandoned)
+            print("left", time.monotonic() - begun < 6, timeout.abandoned)
         print(abandon.call(lambda: 5))
         """
     )
@@ -307,7 +307,7 @@ def raises(*_):
     raise Interrupted
 
 signal.signal(signal.SIGALRM, raises)
-signal.setitimer(signal.ITIMER_REAL, 0.3)
+signal.setitimer(signal.ITIMER_REAL, 1.5)
 try:
     policy.call(stuck)
 except Interrupted:
@@ -321,7 +321,7 @@ def hedges(*_):
     counts[0] += 1
 
 signal.signal(signal.SIGALRM, hedges)
-signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
 for _ in storm(0.4, lambda: counts[0] > 10):
     assert policy.call(lambda: 7) == 7
 stop()
@@ -355,9 +355,9 @@ def test_a_hedge_under_gevent():
         import gevent, time
         from pyresil import Hedge, Policy
 
-        slow = [3.0, 0.0]
+        slow = [8.0, 0.0]
         begun = time.monotonic()
-        print(Policy(Hedge("20ms")).call(lambda: gevent.sleep(slow.pop(0)) or "second"), time.monotonic() - begun < 2)
+        print(Policy(Hedge("20ms")).call(lambda: gevent.sleep(slow.pop(0)) or "second"), time.monotonic() - begun < 6)
         """
     )
     assert done.stdout.split() == ["second", "True"]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs signals")
 JOB = """
     import os, sys, time
     from pyresil import Locks, SQLiteLockStore, fencing_token
-    locks = Locks(SQLiteLockStore(sys.argv[1], timeout=20), ttl="1s")
+    locks = Locks(SQLiteLockStore(sys.argv[1], timeout=20), ttl=sys.argv[4])
 
     @locks.on_one_instance("job", min_hold="100ms")
     @locks.without_overlapping("job")
@@ -26,17 +26,21 @@ JOB = """
         print(f"ran {tick} {os.getpid()} {fencing_token()}", flush=True)
 
     print("ready", flush=True)
-    start = float(sys.argv[2])
+    while not os.path.exists(sys.argv[2]):
+        time.sleep(0.01)
+    start, late = os.stat(sys.argv[2]).st_mtime, float(sys.argv[5])
     for tick in range(int(sys.argv[3])):
-        time.sleep(max(0.0, start + tick * 0.25 - time.time()))
-        job(tick)
-    time.sleep(0.5)
+        due = start + tick * 0.25
+        time.sleep(max(0.0, due - time.time()))
+        if time.time() < due + late:
+            job(tick)
+    time.sleep(late)               # an instance that is behind must not find the owner gone
 """
 
 CANDIDATE = """
     import os, signal, sys, time
     from pyresil import Locks, SQLiteLockStore, current_context
-    locks = Locks(SQLiteLockStore(sys.argv[1], timeout=20), ttl="1s")
+    locks = Locks(SQLiteLockStore(sys.argv[1], timeout=20), ttl="3s")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
     def lead(lease):
@@ -52,8 +56,18 @@ CANDIDATE = """
     election = locks.election("leader", lead)
     print("ready", flush=True)
     while True:
-        time.sleep(1)
+        time.sleep(0.1)
 """
+
+
+def instances(spawn, folder, count, *, ticks, ttl, late):
+    """Instances that begin together, with a tick every 250 ms; one that is behind by `late` seconds leaves a tick out."""
+    start = folder / "start"
+    processes = [spawn(JOB, folder / "locks.db", start, ticks, ttl, late) for _ in range(count)]
+    for process in processes:
+        wait_until(lambda process=process: "ready" in process.output(), what="an instance")
+    start.touch()
+    return processes
 
 
 def runs(processes):
@@ -67,8 +81,8 @@ def runs(processes):
 
 
 def test_three_instances_run_every_tick_once(tmp_path, spawn):
-    path, ticks = tmp_path / "locks.db", 12
-    processes = [spawn(JOB, path, time.time() + 1.5, ticks) for _ in range(3)]
+    ticks = 12
+    processes = instances(spawn, tmp_path, 3, ticks=ticks, ttl="10s", late=3)
     for process in processes:
         assert process.wait(20) == 0, process.output()
     found = runs(processes)
@@ -80,9 +94,9 @@ def test_three_instances_run_every_tick_once(tmp_path, spawn):
 
 @pytest.mark.slow
 def test_another_instance_takes_over_from_a_killed_owner(tmp_path, spawn):
-    path, ticks = tmp_path / "locks.db", 24
-    processes = [spawn(JOB, path, time.time() + 1.5, ticks) for _ in range(2)]
-    wait_until(lambda: len(runs(processes)) >= 4, 10, "the first runs")
+    # Whoever takes over must not be so far behind that it comes to ticks that the owner ran before the kill.
+    processes = instances(spawn, tmp_path, 2, ticks=32, ttl="1s", late=0.5)
+    wait_until(lambda: len(runs(processes)) >= 4, 20, "the first runs")
     owner = runs(processes)[0][1]
     killed, other = sorted(processes, key=lambda process: process.pid != owner)
     killed.kill()
@@ -93,7 +107,7 @@ def test_another_instance_takes_over_from_a_killed_owner(tmp_path, spawn):
     by_other = [tick for tick, pid, _ in found if pid == other.pid]
     assert by_other
     gap = by_other[0] - max(tick for tick, pid, _ in found if pid == owner)
-    assert gap <= 8, "within one ttl and a tick, with some room for a busy machine"
+    assert gap <= 14, "within one ttl and a tick, with two seconds of room for a busy machine"
 
 
 def leaders(log):
@@ -111,30 +125,30 @@ def test_three_candidates_and_never_two_leaders(tmp_path, spawn):
         begun = [line for line in leaders(log) if line[2] == "begin" and int(line[0]) > after]
         return begun[-1] if begun else None
 
-    first = wait_until(current, 10, "a first leader")
-    time.sleep(1.5)
+    first = wait_until(current, 20, "a first leader")
+    time.sleep(3.5)
     assert len(leaders(log)) == 1, "it stays the leader for longer than a ttl"
 
     killed = time.monotonic()
     by_pid[first[1]].kill()
-    second = wait_until(lambda: current(int(first[0])), 10, "a leader after the kill")
-    assert time.monotonic() - killed < 3
+    second = wait_until(lambda: current(int(first[0])), 20, "a leader after the kill")
+    assert time.monotonic() - killed < 10
     assert second[1] != first[1]
 
     stopped = time.monotonic()
     assert by_pid[second[1]].stop(signal.SIGTERM) == 0, by_pid[second[1]].output()
-    third = wait_until(lambda: current(int(second[0])), 10, "a leader after the orderly end")
-    assert time.monotonic() - stopped < 2
+    third = wait_until(lambda: current(int(second[0])), 20, "a leader after the orderly end")
+    assert time.monotonic() - stopped < 8
     assert len({first[1], second[1], third[1]}) == 3
 
     # The third is paused for longer than the ttl; nobody else is left, so a fourth takes over, and the third steps down.
     by_pid[third[1]].pause()
     fourth = spawn(CANDIDATE, path, log)
-    last = wait_until(lambda: current(int(third[0])), 10, "a leader after the pause")
+    last = wait_until(lambda: current(int(third[0])), 20, "a leader after the pause")
     assert last[1] == str(fourth.pid)
     by_pid[third[1]].resume()
     wait_until(
-        lambda: [third[0], third[1], "end"] in [line[:3] for line in leaders(log)], 10, "the old leader's end"
+        lambda: [third[0], third[1], "end"] in [line[:3] for line in leaders(log)], 20, "the old leader's end"
     )
     assert Locks(SQLiteLockStore(path)).status("leader").token == int(last[0])
     tokens = [int(line[0]) for line in leaders(log) if line[2] == "begin"]
@@ -159,9 +173,10 @@ def test_gunicorn_workers_run_a_tick_once_between_them(tmp_path, new_gunicorn):
                 out.write(f"{{tick}} {{os.getpid()}}\\n")
 
         def schedule():
+            tick = 0
             while True:
-                tick = int(time.time() * 4) + 1
-                time.sleep(tick / 4 - time.time())
+                tick = max(tick, int(time.time() * 4)) + 1
+                time.sleep(max(0.0, tick / 4 - time.time()))
                 cleanup(tick)
 
         threading.Thread(target=schedule, daemon=True).start()

@@ -31,7 +31,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def locks(path):
-    return Locks(SQLiteLockStore(path), ttl="1s")
+    return Locks(SQLiteLockStore(path), ttl="30s")
 
 
 def holding(process):
@@ -40,15 +40,15 @@ def holding(process):
 
 
 def test_a_killed_holder_frees_the_key_within_one_ttl(spawn, path, locks):
-    holder = spawn(HOLDER + "    time.sleep(60)", path, 1)
+    holder = spawn(HOLDER + "    time.sleep(60)", path, 3)
     token = holding(holder)
-    time.sleep(1.5)
+    time.sleep(3.5)
     assert locks.acquire("k") is None, "longer than a ttl, it is renewed"
     holder.kill()
     begun = time.monotonic()
-    lease = locks.acquire("k", wait=5)
+    lease = locks.acquire("k", wait=15)
     assert lease.token > token
-    assert time.monotonic() - begun < 1.5
+    assert time.monotonic() - begun < 8
     lease.release()
 
 
@@ -75,10 +75,10 @@ def test_a_paused_holder_knows_at_once_that_it_lost(spawn, path, locks):
     token = holding(holder)
     time.sleep(0.3)
     holder.pause()
-    lease = locks.acquire("k", wait=5)
+    lease = locks.acquire("k", wait=15)
     assert lease.token > token
     holder.resume()
-    assert holder.wait(10) == 0, holder.output()
+    assert holder.wait(20) == 0, holder.output()
     assert "told after" in holder.output()
     # Its own renewal may have asked the store before the watchdog looked at the clock.
     assert "deadline 0.0" in holder.output() or "refused 0.0" in holder.output()
@@ -272,7 +272,9 @@ def test_a_signal_handler_that_raises_leaves_no_lock(path):
             except SoftLimit:
                 raised += 1
         armed = False
-        time.sleep(0.3)
+        end = time.monotonic() + 20
+        while (locks.list() or locks._leases) and time.monotonic() < end:
+            time.sleep(0.01)
         print(raised > 50, len(locks.list()), len(locks._leases))
         """
     )
@@ -319,26 +321,26 @@ def test_under_gevent_also_when_imported_before_patching():
         monkey.patch_all()
         import gevent, time
         store = MemoryLockStore()
-        locks = Locks(store, ttl="1.2s")
+        locks = Locks(store, ttl="3s")
 
         def soon(check):
-            for _ in range(500):
+            for _ in range(1000):
                 if check():
                     break
                 gevent.sleep(0.01)
 
         lost = []
         lease = locks.acquire("k")
-        time.sleep(2.5)                     # only renewals keep it this long
+        time.sleep(4)                       # only renewals keep it this long
         print(lease.held)
         got = []
-        waiter = gevent.spawn(lambda: got.append(locks.acquire("k", wait=5, on_lost=lost.append)))
+        waiter = gevent.spawn(lambda: got.append(locks.acquire("k", wait=10, on_lost=lost.append)))
         gevent.sleep(0.1)
         lease.release()
-        waiter.join(3)
+        waiter.join(10)
         print(got[0].held)
         locks.break_lease("k")
-        print(got[0].lost.wait(3))
+        print(got[0].lost.wait(10))
         soon(lambda: lost)
         print(lost == got)
         election = locks.election("e", lambda lease: lease.cancel.wait(60))

@@ -20,6 +20,7 @@ from pyresil import (
     Timeout,
 )
 from pyresil.testing import ManualClock
+from tests.support.processes import wait_until
 
 NOW = Constant("0s")
 
@@ -138,56 +139,67 @@ def test_a_refused_connection_is_the_callers_own_exception(form, upstream):
 
 
 APP = """
-import time
+import pathlib, time
 from flask import Flask
 from pyresil import bulkhead
 from pyresil.integrations.flask import Pyresil
 
 app = Flask(__name__)
 Pyresil(app)
+folder = pathlib.Path(__file__).resolve().parent
 
 @app.get("/export")
 @bulkhead(max_concurrent=1)
 def export():
-    time.sleep(0.8)
+    (folder / "inside").touch()
+    for _ in range(1000):
+        if (folder / "leave").exists():
+            break
+        time.sleep(0.01)
     return {"exported": True}
 """
 
 
-def two_at_once(url):
-    """Two requests, the second while the first is being served; their answers in order of arrival."""
+def two_at_once(server, meanwhile=25.0):
+    """Two requests, the second while the first is being served; their answers in order of arrival.
+
+    The first goes on until the second is answered, or for `meanwhile` seconds.
+    """
     answers = [None, None]
 
     def send(position):
-        answers[position] = requests.get(url, timeout=10)
+        answers[position] = requests.get(f"{server.url}/export", timeout=20)
 
-    first = threading.Thread(target=send, args=(0,))
+    first, second = (threading.Thread(target=send, args=(position,)) for position in range(2))
     first.start()
-    first.join(0.3)
-    send(1)
-    first.join(10)
+    wait_until((server.folder / "inside").exists, what="the first request")
+    second.start()
+    second.join(meanwhile)
+    (server.folder / "leave").touch()
+    for thread in (first, second):
+        thread.join(25)
     return answers
 
 
 @pytest.mark.parametrize("worker_class", ["gthread", "gevent"])
 def test_a_bulkhead_on_a_view_under_gunicorn(new_gunicorn, worker_class):
     server = new_gunicorn(APP, worker_class=worker_class)
-    first, second = two_at_once(f"{server.url}/export")
+    first, second = two_at_once(server)
     assert (first.status_code, first.json()) == (200, {"exported": True})
     assert second.status_code == 503
     assert second.headers["Content-Type"] == "application/problem+json"
     assert "Retry-After" not in second.headers
     assert second.json()["code"] == "BULKHEAD_FULL"
-    assert requests.get(f"{server.url}/export", timeout=10).status_code == 200
+    assert requests.get(f"{server.url}/export", timeout=20).status_code == 200
 
 
 def test_a_sync_worker_serves_one_at_a_time(new_gunicorn):
     server = new_gunicorn(APP, worker_class="sync")
-    first, second = two_at_once(f"{server.url}/export")
+    first, second = two_at_once(server, meanwhile=0.5)
     assert (first.status_code, second.status_code) == (200, 200)
 
 
 def test_a_bulkhead_made_before_the_fork_of_a_preloading_gunicorn(new_gunicorn):
     server = new_gunicorn(APP, worker_class="gevent", options=["--preload"])
-    first, second = two_at_once(f"{server.url}/export")
+    first, second = two_at_once(server)
     assert (first.status_code, second.status_code) == (200, 503)

@@ -125,13 +125,16 @@ class LockCommand:
 
         def find():
             for pid in self.processes():
-                if pathlib.Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip() == "pyresil-guard":
+                try:
+                    comm = pathlib.Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip()
                     stat = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-                    if int(stat.rpartition(")")[2].split()[1]) == wrapper:
-                        return pid
+                except OSError:  # it ended meanwhile
+                    continue
+                if comm == "pyresil-guard" and int(stat.rpartition(")")[2].split()[1]) == wrapper:
+                    return pid
             return None
 
-        return wait_until(find, 5, "the guard")
+        return wait_until(find, 20, "the guard")
 
     def file_written(self, name, timeout=20.0) -> str:
         """Waits until a file in the folder has text; the text."""

@@ -8,6 +8,8 @@ import socket
 import struct
 import threading
 
+from tests.support.processes import free_port
+
 
 @dataclasses.dataclass
 class _Rule:
@@ -40,8 +42,9 @@ class TcpProxy:
         self._flowing.set()
         self._links: set[_Link] = set()
         self._closed = False
-        self._listener = self._listen(0)
-        self.port = self._listener.getsockname()[1]
+        # Not one of the ports that the system gives to connections: one might take it between `refuse()` and `accept()`.
+        self.port = free_port()
+        self._listener = self._listen(self.port)
 
     def _listen(self, port: int) -> socket.socket:
         listener = socket.create_server(("127.0.0.1", port), backlog=64)
