@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -16,14 +17,14 @@ from tests.support.processes import wait_until
 
 def test_L12_min_hold_keeps_the_key_closed_after_a_short_run(lock):
     began = time.monotonic()
-    assert lock.run("--min-hold", "3s", "--", "true").returncode == 0
+    assert lock.run("--min-hold", "8s", "--", "true").returncode == 0
     ended = time.monotonic()
-    assert ended - began < 2.5, "the release waited for the minimum hold"
+    assert ended - began < 7.0, "the release waited for the minimum hold"
     time.sleep(max(0.0, began + 1.0 - time.monotonic()))
     skipped = lock.run("--", "touch", "ran")
     assert skipped.returncode == 75
     assert not (lock.folder / "ran").exists()
-    time.sleep(max(0.0, ended + 3.1 - time.monotonic()))
+    time.sleep(max(0.0, ended + 8.1 - time.monotonic()))
     assert lock.run("--", "touch", "ran").returncode == 0
     assert (lock.folder / "ran").exists()
 
@@ -43,17 +44,24 @@ def test_L13_term_while_waiting_exits_at_once_and_acquires_nothing(lock):
     lock.file_written("ready")
     token = lock.token()
     waiter = lock.start("--wait", "60s", "--", "touch", "ran")
-    wait_until(lambda: len(lock.processes()) >= 5, 10, "the waiter")
+    wait_until(lambda: catches(waiter.pid, signal.SIGTERM), 20, "the waiter's handler")
     time.sleep(0.5)
     sent = time.monotonic()
     waiter.terminate()
     assert waiter.wait(10) == 143
-    assert time.monotonic() - sent < 1.0
+    assert time.monotonic() - sent < 5.0
     assert lock.token() == token
     holder.terminate()
     holder.wait(10)
     assert not (lock.folder / "ran").exists()
     assert lock.token() is None
+
+
+def catches(pid, number):
+    """Whether the process has a handler for the signal."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return int(caught.split()[1], 16) >> (number - 1) & 1 == 1
 
 
 @pytest.mark.parametrize(
@@ -123,9 +131,9 @@ def test_L17_a_ttl_that_no_lease_can_have_is_refused(lock, ttl):
 
 def test_L20_a_hung_job_loses_the_lease_at_max_hold(lock):
     began = time.monotonic()
-    done = lock.run("--ttl", "1s", "--max-hold", "2s", "--", "sleep", "60")
+    done = lock.run("--ttl", "3s", "--max-hold", "3.5s", "--", "sleep", "60")
     assert done.returncode == 76
-    assert 2.0 <= time.monotonic() - began < 10.0
+    assert 3.5 <= time.monotonic() - began < 15.0
     assert "max-hold" in done.stderr
     assert lock.token() is None
     assert lock.processes() == set()

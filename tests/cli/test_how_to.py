@@ -14,7 +14,7 @@ import time
 import pytest
 
 from tests.support.command import COMMAND
-from tests.support.processes import ROOT, children_of, state_of
+from tests.support.processes import ROOT, children_of, state_of, wait_until
 
 PAGES = ROOT / "docs" / "how-to"
 
@@ -168,7 +168,7 @@ def test_as_the_first_process_of_a_container_it_obeys_term_and_leaves_nothing(lo
         ["nsenter", f"--target={first}", "--pid", "sh", "-c", "(sleep 0.1 &)"], check=True, timeout=10
     )
     time.sleep(0.5)
-    assert [pid for pid in children_of(first) if state_of(pid) == "Z"] == []
+    wait_until(lambda: not any(state_of(pid) == "Z" for pid in children_of(first)), 10, "the reaping")
     os.kill(first, signal.SIGTERM)
     assert job.wait(10) == 143
     lock.wait_gone()

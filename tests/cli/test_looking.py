@@ -139,7 +139,7 @@ def test_run_and_status_on_redis(lock, valkey, prefix):
     assert lock.run("--store", valkey.url, "--", "true", key=key).returncode == 75
     assert f"pid={job.pid}" in lock("status", key, "--store", valkey.url).stdout
     waiter = lock.start("--store", valkey.url, "--wait", "20s", "--", "echo", "second", key=key)
-    time.sleep(1.0)
+    time.sleep(3.0)  # it waits by then
     job.terminate()
     assert job.wait(10) == 143
     ended = time.monotonic()

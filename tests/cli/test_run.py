@@ -115,8 +115,9 @@ def test_busy_is_75_and_one_line_that_names_the_holder(lock):
 
 def test_two_starts_from_a_crontab_one_runs_and_one_exits_75(lock):
     def start():
+        script = "echo ran >> log; until [ -e done ]; do sleep 0.1; done"
         # What cron gives: an empty environment, no terminal, sh.
-        line = f"{' '.join(COMMAND)} run --key export --store {lock.url} -- sh -c 'echo ran >> log; sleep 2'"
+        line = f"{' '.join(COMMAND)} run --key export --store {lock.url} -- sh -c '{script}'"
         bare = [
             "env",
             "-i",
@@ -129,6 +130,10 @@ def test_two_starts_from_a_crontab_one_runs_and_one_exits_75(lock):
         return subprocess.Popen(bare, cwd=lock.folder, stdin=subprocess.DEVNULL, start_new_session=True)
 
     both = [start(), start()]
+    try:
+        wait_until(lambda: any(process.poll() is not None for process in both), 20, "the end of one")
+    finally:
+        (lock.folder / "done").touch()
     assert sorted(process.wait(20) for process in both) == [0, 75]
     assert (lock.folder / "log").read_text(encoding="utf-8") == "ran\n"
 
@@ -155,13 +160,13 @@ def test_waiting_ends_after_its_time(lock):
 
 
 def test_kill_of_the_holder_frees_the_key_within_one_ttl_with_a_grown_token(lock):
-    holder = lock.start("--ttl", "2s", "--", "sh", "-c", "echo yes > ready; sleep 60")
+    holder = lock.start("--ttl", "4s", "--", "sh", "-c", "echo yes > ready; sleep 60")
     lock.file_written("ready")
     token = lock.token()
     holder.kill()
     killed = time.monotonic()
-    done = lock.run("--wait", "20s", "--", "sh", "-c", "echo $PYRESIL_LOCK_TOKEN")
-    assert time.monotonic() - killed < 4.0
+    done = lock.run("--wait", "30s", "--", "sh", "-c", "echo $PYRESIL_LOCK_TOKEN", timeout=45)
+    assert time.monotonic() - killed < 15.0
     assert int(done.stdout) > token
     lock.wait_gone()
 
@@ -169,11 +174,11 @@ def test_kill_of_the_holder_frees_the_key_within_one_ttl_with_a_grown_token(lock
 @pytest.mark.slow
 def test_a_job_longer_than_its_ttl_keeps_its_lease(lock):
     job = lock.start(
-        "--ttl", "2s", "--", "sh", "-c", "echo yes > ready; until [ -e done ]; do sleep 0.1; done"
+        "--ttl", "4s", "--", "sh", "-c", "echo yes > ready; until [ -e done ]; do sleep 0.1; done"
     )
     lock.file_written("ready")
     token = lock.token()
-    for _ in range(4):
+    for _ in range(6):
         time.sleep(1.0)
         assert lock.token() == token
         assert lock.run("--", "true").returncode == 75
@@ -263,18 +268,19 @@ def test_lost_exit_replaces_76(lock):
     assert job.wait(10) == 9
 
 
+@pytest.mark.timeout(150)
 def test_200_starts_at_once_on_one_key(lock):
     count = 200
     began = time.monotonic()
     jobs = []
     for _ in range(count):
-        jobs.append(lock.start("--", "sh", "-c", "echo ran >> log; sleep 50", stdout=subprocess.DEVNULL))
+        jobs.append(lock.start("--", "sh", "-c", "echo ran >> log; sleep 200", stdout=subprocess.DEVNULL))
         os.setpriority(os.PRIO_PROCESS, jobs[-1].pid, 10)  # tests that run beside this one keep their pace
-    wait_until(lambda: sum(job.poll() is not None for job in jobs) == count - 1, 45, "all but one to end")
+    wait_until(lambda: sum(job.poll() is not None for job in jobs) == count - 1, 100, "all but one to end")
     ended = [job for job in jobs if job.poll() is not None]
     assert [job.returncode for job in ended] == [75] * (count - 1)
     assert (lock.folder / "log").read_text(encoding="utf-8") == "ran\n"
-    assert time.monotonic() - began < 45
+    assert time.monotonic() - began < 130
     (winner,) = [job for job in jobs if job.poll() is None]
     said = rf"pyresil-lock: 'k' is taken by host=\S+ pid={winner.pid}, for [\d.]+ s more unless renewed; the command did not run\n"
     for job in ended:

@@ -59,7 +59,9 @@ def test_a_lost_lease_ends_the_group(weak):
 
 
 def test_what_left_the_group_survives_and_verbose_says_that_it_may(weak):
-    done = weak.run("--verbose", "--", "sh", "-c", "setsid sleep 60 > /dev/null 2>&1 & echo $!; sleep 0.3")
+    left = "while [ $(ps -o sid= -p $!) = $(ps -o sid= -p $$) ]; do :; done"
+    script = f"setsid sleep 60 > /dev/null 2>&1 & echo $!; {left}"
+    done = weak.run("--verbose", "--", "sh", "-c", script)
     assert done.returncode == 0
     assert "no subreaper" in done.stderr
     os.kill(int(done.stdout), signal.SIGKILL)  # it is there
