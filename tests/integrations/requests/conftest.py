@@ -26,8 +26,8 @@ def nothing_left():
     before = descriptors()
     threads = set(threading.enumerate())
     yield
-    wait_until(lambda: descriptors() <= before, 3, "closing of all descriptors")
-    wait_until(lambda: not started_since(threads), 3, "the end of all threads")
+    wait_until(lambda: descriptors() <= before, 10, "closing of all descriptors")
+    wait_until(lambda: not started_since(threads), 10, "the end of all threads")
 
 
 def started_since(threads) -> list[threading.Thread]:

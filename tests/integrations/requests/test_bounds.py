@@ -13,7 +13,7 @@ import urllib3
 from pyresil import CancelledError, CancelToken, Policy, TimeoutExceededError
 
 LIMIT = 0.2
-LATE = 2.0  # far above what is measured (milliseconds), so that a busy machine does not fail a test
+LATE = 5.0  # far above what is measured (milliseconds), so that a busy machine does not fail a test
 
 READERS = {
     "content": lambda response: response.content,
@@ -105,7 +105,7 @@ def test_a_call_ends_in_time_and_the_next_one_works(
 
 @pytest.mark.parametrize("path", DRIPS)
 def test_every_way_to_read_a_body_is_bounded_and_cuts_nothing_silently(session, upstream, watch, path):
-    limit = 0.6  # enough for the headers, with all readers at once
+    limit = 3.0  # enough for the headers, with all readers at once on a machine that pauses
 
     def read(reader):
         response = session.get(upstream.url("http", f"/{path}"), timeout=limit, stream=True)

@@ -48,14 +48,14 @@ def resolver(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     yield found
     found.answer.set()
-    wait_until(lambda: not helpers(), 3, "the end of the helper threads")
+    wait_until(lambda: not helpers(), 10, "the end of the helper threads")
 
 
 class TestDeadResolver:
     def test_a_deadline_leaves_it_behind(self, session, resolver, watch):
         with watch() as timer, pytest.raises(requests.Timeout, match="while connecting"):
             session.get("http://dead.test/", timeout=0.2)
-        assert 0.2 <= timer.took < 2
+        assert 0.2 <= timer.took < 5
         assert len(helpers()) == 1
 
     def test_a_cancel_leaves_it_behind(self, session, resolver, watch):
@@ -63,7 +63,7 @@ class TestDeadResolver:
         threading.Timer(0.2, token.cancel).start()
         with watch() as timer, pytest.raises(CancelledError):
             Policy().options(cancel=token).call(session.get, "https://dead.test/")
-        assert timer.took < 2
+        assert timer.took < 5
 
     def test_callers_of_one_name_share_a_thread(self, session, resolver, upstream):
         answers = []
@@ -74,7 +74,7 @@ class TestDeadResolver:
         ]
         for thread in threads:
             thread.start()
-        wait_until(lambda: resolver.asked, 3)
+        wait_until(lambda: resolver.asked, 10)
         assert len(helpers()) == 1
         resolver.answer.set()
         for thread in threads:
@@ -85,7 +85,7 @@ class TestDeadResolver:
         monkeypatch.setattr(names, "MOST_HELPERS", 2)
         for host in ("a", "b"):
             with pytest.raises(requests.Timeout):
-                session.get(f"http://{host}.test/", timeout=0.05)
+                session.get(f"http://{host}.test/", timeout=0.5)
         with pytest.raises(requests.ConnectionError, match="2 name lookups or proxy connections are stuck"):
             session.get("http://c.test/", timeout=5)
 
@@ -104,12 +104,12 @@ def test_all_who_wait_are_told_where_no_thread_can_be_started(session, upstream,
         # Under way already as the thread turns out to be one too many: somebody else has joined.
         second.start()
         running = next(iter(names._running.values()))
-        wait_until(lambda: running._parkers, 5, "the second caller")
+        wait_until(lambda: running._parkers, 10, "the second caller")
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(type(names.SYSTEM), "spawn", spawn)
     get()
-    second.join(5)
+    second.join(10)
     assert len(told) == 2
     assert not names._running
 
@@ -122,9 +122,14 @@ def test_a_name_that_does_not_exist_is_an_error_of_the_connection(session):
 
 
 def test_no_thread_for_what_is_no_new_connection_to_a_name(session, upstream, monkeypatch):
-    started = []
-    real = threading.Thread.start
-    monkeypatch.setattr(threading.Thread, "start", lambda thread: (started.append(thread.name), real(thread)))
+    started, real, caller = [], threading.Thread.start, threading.current_thread()
+
+    def start(thread):
+        if threading.current_thread() is caller:  # what other threads of the process do is not the call's
+            started.append(thread.name)
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
     for scheme in ("http", "https"):
         session.get(upstream.url(scheme, "/ok"), timeout=5)
     assert started == []
@@ -142,12 +147,12 @@ def test_all_addresses_of_a_name_share_one_budget(session, upstream, watch, monk
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     ports = [dead, alive]
-    assert session.get("http://many.test/ok", timeout=1.6).text == "ok"
+    assert session.get("http://many.test/ok", timeout=5).text == "ok"
     ports = [dead] * 4
     session.close()
     with watch() as timer, pytest.raises(requests.Timeout):
-        session.get("http://many.test/ok", timeout=0.4)
-    assert 0.4 <= timer.took < 1.4, "each of the four would have had 0.4 s"
+        session.get("http://many.test/ok", timeout=1.0)
+    assert 1.0 <= timer.took < 3.5, "each of the four would have had 1 s"
     ports = [1, 1]
     session.close()
     with pytest.raises(requests.ConnectionError, match="Connection refused"):
@@ -174,7 +179,7 @@ def test_a_connection_of_an_unbounded_call_can_be_cut_later(session, upstream, w
         threading.Timer(0.2, token.cancel).start()
         with watch() as timer, pytest.raises(CancelledError):
             Policy().options(cancel=token).call(session.get, upstream.url(scheme, "/hang"))
-        assert timer.took < 2
+        assert timer.took < 5
 
 
 def test_a_bounded_body_stays_bounded_when_the_policy_has_ended(session, upstream, watch):
@@ -185,7 +190,7 @@ def test_a_bounded_body_stays_bounded_when_the_policy_has_ended(session, upstrea
     threading.Timer(0.2, token.cancel).start()
     with watch() as timer, pytest.raises(CancelledError):
         _ = response.content
-    assert timer.took < 2
+    assert timer.took < 5
 
 
 def test_a_reason_that_is_an_exception_is_raised_itself(session, upstream):

@@ -66,7 +66,7 @@ SNIPPET = """
                     assert session.get(base + "/ok", timeout=5).text == "ok"
                 del beats[:]
                 took = stop(base + "/" + path)
-                assert LIMIT - 0.05 <= took < LIMIT + 2, (scheme, reused, stop, took)
+                assert LIMIT - 0.05 <= took < LIMIT + 5, (scheme, reused, stop, took)
                 assert beats, "others did not run meanwhile"
                 assert session.get(base + "/ok", timeout=5).text == "ok"
     print("passed")
@@ -102,7 +102,7 @@ def test_connecting_and_waiting_for_the_pool_are_bounded_under_gevent(upstream):
             try:
                 session.get(url, timeout=0.25)
             except requests.Timeout:
-                assert 0.25 <= time.monotonic() - began < 1
+                assert 0.25 <= time.monotonic() - began < 5
                 return
             raise AssertionError("no timeout")
 

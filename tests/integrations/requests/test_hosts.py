@@ -112,7 +112,7 @@ def test_timeouts_and_refused_connections_open_a_breaker(make, upstream):
     session = make(breaker_policy)
     for _ in range(2):
         with pytest.raises(requests.Timeout):
-            session.get(upstream.url("http", "/drip-length"), timeout=0.1)
+            session.get(upstream.url("http", "/drip-length"), timeout=0.5)
         with pytest.raises(requests.ConnectionError):
             session.get("http://127.0.0.1:1/")
     for url in (upstream.url("http", "/ok"), "http://127.0.0.1:1/"):
@@ -146,10 +146,10 @@ def test_a_spent_budget_counts_against_nobody(make, upstream):
 
 def test_each_host_has_a_bulkhead_of_its_own(make, upstream):
     session = make(lambda: Policy(Bulkhead(max_concurrent=1)))
-    thread = threading.Thread(target=session.get, args=(upstream.url("http", "/slow?for=0.5"),))
+    thread = threading.Thread(target=session.get, args=(upstream.url("http", "/slow?for=2"),))
     thread.start()
     bulkhead = session.policy_for(upstream.url("http")).strategies[0]
-    wait_until(lambda: bulkhead.stats().active == 1, 3)
+    wait_until(lambda: bulkhead.stats().active == 1)
     with pytest.raises(BulkheadFullError):
         session.get(upstream.url("http", "/ok"))
     assert session.get(upstream.url("https", "/ok")).text == "ok"
@@ -168,26 +168,24 @@ def test_each_host_has_a_rate_limit_of_its_own(make, upstream):
 
 def test_a_losing_copy_is_cut(make, upstream):
     """The copy that wins ends the other, and with it its connection."""
-    calls = []
+    paths = ["/ok", "/hang/copy"]
     session = make()
-    before = closed(upstream, "/hang")
+    before = closed(upstream, "/hang/copy")
 
     def fetch():
-        first = not calls
-        calls.append(None)
-        return session.get(upstream.url("http", "/hang" if first else "/ok"))
+        return session.get(upstream.url("http", paths.pop()))
 
-    assert Policy(Hedge("100ms")).call(fetch).text == "ok"
-    wait_until(lambda: closed(upstream, "/hang") == before + 1, 3)
+    assert Policy(Hedge("1s")).call(fetch).text == "ok"
+    wait_until(lambda: closed(upstream, "/hang/copy") == before + 1, 10)
 
 
 def test_a_call_that_is_abandoned_is_cut(make, upstream, watch):
     session = make()
-    before = closed(upstream, "/hang")
+    before = closed(upstream, "/hang/abandoned")
     with watch() as timer, pytest.raises(TimeoutExceededError):
-        Policy(Timeout("200ms", mode="abandon")).call(session.get, upstream.url("http", "/hang"))
-    assert timer.took < 2
-    wait_until(lambda: closed(upstream, "/hang") == before + 1, 3)
+        Policy(Timeout("1s", mode="abandon")).call(session.get, upstream.url("http", "/hang/abandoned"))
+    assert timer.took < 6
+    wait_until(lambda: closed(upstream, "/hang/abandoned") == before + 1, 10)
 
 
 def closed(upstream, path):
@@ -239,7 +237,7 @@ def test_hedges_are_for_requests_that_can_be_under_way_twice(make, upstream):
     def copies(method, **options):
         seen = upstream.url("http", "/seen")
         before = requests.get(seen, timeout=5).json()["requests"].get("/slow", 0)
-        assert session.request(method, upstream.url("http", "/slow?for=0.7"), **options).text == "ok"
+        assert session.request(method, upstream.url("http", "/slow?for=1.5"), **options).text == "ok"
         return requests.get(seen, timeout=5).json()["requests"]["/slow"] - before
 
     assert copies("GET") == 2

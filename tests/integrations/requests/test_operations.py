@@ -50,8 +50,8 @@ def test_a_timeout_that_comes_too_early_is_waited_out(pair):
 
     began = time.monotonic()
     with pytest.raises(Stop):
-        call_on(cut, limit=0.05).operate(ours, operation, b"")
-    assert time.monotonic() - began >= 0.05
+        call_on(cut, limit=0.5).operate(ours, operation, b"")
+    assert time.monotonic() - began >= 0.5
     assert len(calls) > 1
 
 

@@ -28,7 +28,7 @@ from pyresil import (
 )
 from pyresil.integrations.requests import RequestCancelledError, ResilientAdapter, ResilientSession
 from tests.integrations.requests.helpers import Flaky
-from tests.support.processes import run_python
+from tests.support.processes import run_python, wait_until
 
 FAST = Constant("10ms")
 
@@ -244,23 +244,24 @@ class TestBodies:
 class TestTimes:
     def test_timeout_bounds_an_attempt_with_its_redirects(self, make, upstream, watch):
         session = make()
-        slow = upstream.url("http", "/slow?for=0.3")
+        slow = upstream.url("http", "/slow?for=1.5")
         url = upstream.url("http", f"/redirect?to={upstream.url('http', '/redirect?to=')}{slow}")
         assert session.get(url, timeout=5).text == "ok"
         with watch() as timer, pytest.raises(requests.Timeout):
             session.get(url, timeout=0.2)
-        assert timer.took < 2
+        assert timer.took < 5
 
     def test_each_attempt_has_the_timeout_and_the_deadline_has_them_all(self, make, upstream, watch):
         session = make(Retry(attempts=3, backoff=FAST))
         with watch() as timer, pytest.raises(requests.Timeout):
             session.get(upstream.url("http", "/hang"), timeout=0.2)
-        assert 0.6 <= timer.took < 3
+        assert 0.6 <= timer.took < 6
+        session = make(Retry(attempts=50, backoff=FAST))
         with watch() as timer, pytest.raises(TimeoutExceededError):
             Policy(name="outer").options(deadline=0.3).call(
                 session.get, upstream.url("http", "/hang"), timeout=0.2
             )
-        assert timer.took < 2
+        assert timer.took < 5, "the attempts alone would take 10 s"
 
     def test_a_timeout_strategy_bounds_each_attempt(self, make, upstream, watch):
         session = make(Retry(attempts=2, backoff=FAST), Timeout("200ms"))
@@ -268,13 +269,13 @@ class TestTimes:
             session.get(upstream.url("http", "/drip-length"))
         assert isinstance(caught.value, requests.ReadTimeout | requests.Timeout)
         assert caught.value.policy == "upstream"
-        assert 0.4 <= timer.took < 3
+        assert 0.4 <= timer.took < 6
 
     def test_the_session_has_a_timeout_for_calls_without_one(self, make, upstream, watch):
         session = make(timeout="200ms")
         with watch() as timer, pytest.raises(requests.Timeout):
             session.get(upstream.url("http", "/hang"))
-        assert timer.took < 2
+        assert timer.took < 5
 
     def test_a_pair_bounds_the_connection_and_the_rest(self, make, upstream, watch):
         session = make()
@@ -282,26 +283,27 @@ class TestTimes:
         for url, timeout in ((backlog, (0.2, 30)), (upstream.url("http", "/drip-length"), (30, 0.2))):
             with watch() as timer, pytest.raises(requests.Timeout):
                 session.get(url, timeout=timeout)
-            assert 0.2 <= timer.took < 2
-        assert session.get(upstream.url("http", "/slow?for=0.3"), timeout=(0.2, 5)).text == "ok"
+            assert 0.2 <= timer.took < 5
+        assert session.get(upstream.url("http", "/slow?for=1.5"), timeout=(1, 10)).text == "ok"
         assert session.get(upstream.url("http", "/ok"), timeout=(None, 5)).text == "ok"
 
     def test_urllib3s_own_timeouts_are_read(self, make, upstream, watch):
         session = make()
         for timeout in (
             urllib3.Timeout(total=0.2),
-            urllib3.Timeout(connect=5, read=0.2),
-            urllib3.Timeout(total=0.2, connect=5, read=5),
+            urllib3.Timeout(connect=20, read=0.2),
+            urllib3.Timeout(total=0.2, connect=20, read=20),
         ):
             with watch() as timer, pytest.raises(requests.Timeout):
                 session.get(upstream.url("http", "/drip-length"), timeout=timeout)
-            assert 0.2 <= timer.took < 2
+            assert 0.2 <= timer.took < 5
 
     def test_a_deadline_that_passes_in_a_queue_is_an_error_of_requests_too(self, make, upstream, watch):
-        session = make(Bulkhead(max_concurrent=1, max_queue=1))
-        busy = threading.Thread(target=session.get, args=(upstream.url("http", "/slow?for=0.6"),))
+        bulkhead = Bulkhead(max_concurrent=1, max_queue=1)
+        session = make(bulkhead)
+        busy = threading.Thread(target=session.get, args=(upstream.url("http", "/slow?for=3"),))
         busy.start()
-        time.sleep(0.1)
+        wait_until(lambda: bulkhead.stats().active == 1)
         with pytest.raises(requests.Timeout) as caught:
             Policy(name="outer").options(deadline=0.2).call(session.get, upstream.url("http", "/ok"))
         assert isinstance(caught.value, TimeoutExceededError)
@@ -330,7 +332,7 @@ class TestTimes:
         with watch() as took, pytest.raises(RequestCancelledError, match=r"GET .*/status/503: cancelled"):
             Policy().options(cancel=token).call(session.get, upstream.url("http", "/status/503"))
         timer.join()
-        assert took.took < 3
+        assert took.took < 6
 
 
 def spend_then(work, *args):
@@ -370,10 +372,10 @@ class TestRedirects:
 def test_responses_that_are_given_up_give_their_connection_back(make, flaky, upstream):
     session = make(Retry(attempts=4, backoff=FAST), pool_maxsize=1, pool_block=True)
     url, key = flaky(fail=3)
-    with session.get(url, stream=True, timeout=2) as answer:
+    with session.get(url, stream=True, timeout=10) as answer:
         assert answer.raw.read() == b"ok"
     assert len(flaky.seen(key)) == 4
-    assert session.get(upstream.url("http", "/ok"), timeout=2).text == "ok"
+    assert session.get(upstream.url("http", "/ok"), timeout=10).text == "ok"
 
 
 def test_a_response_that_a_hook_refuses_gives_its_connection_back_before_the_next_attempt(make, flaky):
@@ -390,11 +392,11 @@ def test_a_response_that_a_hook_refuses_gives_its_connection_back_before_the_nex
 
 
 def test_a_context_that_was_copied_in_an_attempt_is_not_bounded_by_it_for_ever(make, upstream):
-    session, copies = make(timeout="0.3s"), []
+    session, copies = make(timeout="2s"), []
     session.hooks["response"].append(lambda *args, **kwargs: copies.append(contextvars.copy_context()))
     url = upstream.url("http", "/ok")
     assert session.get(url).text == "ok"
-    time.sleep(0.4)
+    time.sleep(2.1)
     assert copies[0].run(session.get, url, timeout=5).text == "ok"
 
 
