@@ -133,14 +133,14 @@ def test_P19_partials_methods_and_callables_without_a_name():
 
 def test_P20_a_delay_beyond_the_budget_gives_up_at_once():
     for policy, options in (
-        (Policy(Retry(5, Constant("3s"))), {"deadline": "1s"}),
-        (Policy(Retry(5, Constant("3s"), max_elapsed="1s")), {}),
+        (Policy(Retry(5, Constant("30s"))), {"deadline": "10s"}),
+        (Policy(Retry(5, Constant("30s"), max_elapsed="10s")), {}),
     ):
         work = Flaky(*[ValueError] * 5)
         begun = time.monotonic()
         with pytest.raises(ValueError):
             policy.options(**options).call(work)
-        assert time.monotonic() - begun < 0.9
+        assert time.monotonic() - begun < 5
         assert work.calls == 1
         work = Flaky(*[ValueError] * 5)
         begun = time.monotonic()
@@ -148,7 +148,7 @@ def test_P20_a_delay_beyond_the_budget_gives_up_at_once():
             for attempt in policy.execute(**options):
                 with attempt:
                     work()
-        assert time.monotonic() - begun < 0.9
+        assert time.monotonic() - begun < 5
         assert work.calls == 1
 
 

@@ -53,11 +53,15 @@ def test_what_it_tells(locks, store):
     assert "not held" in repr(lease)
 
 
+def threads_of(prefix):
+    """Those that keep the leases on keys that begin so."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith(f"pyresil-lease-{prefix}")]
+
+
 def test_no_thread_starts_before_the_first_renewal_is_due(clock, locks):
-    before = set(threading.enumerate())
-    leases = [locks.acquire(f"k{number}") for number in range(1000)]
+    leases = [locks.acquire(f"due{number}") for number in range(1000)]
     clock.advance(9.9)
-    assert set(threading.enumerate()) <= before
+    assert threads_of("due") == []
     for lease in leases:
         assert lease.held
         lease.release()
@@ -65,17 +69,13 @@ def test_no_thread_starts_before_the_first_renewal_is_due(clock, locks):
 
 
 def test_many_leases_are_all_kept_by_threads_of_their_own(clock, locks):
-    before = set(threading.enumerate())
-    leases = [locks.acquire(f"k{number}") for number in range(200)]
+    leases = [locks.acquire(f"many{number}") for number in range(200)]
     clock.advance("2m")
-    started = set(threading.enumerate()) - before
-    assert sum(thread.name.startswith("pyresil-lease-k") for thread in started) == 200
+    assert len(threads_of("many")) == 200
     assert all(lease.held for lease in leases)
     for lease in leases:
         lease.release()
-    wait_until(
-        lambda: not any(thread.is_alive() for thread in started if thread.name.startswith("pyresil-lease"))
-    )
+    wait_until(lambda: not threads_of("many"))
 
 
 def test_its_deadline_counts_from_before_the_request():

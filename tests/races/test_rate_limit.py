@@ -9,6 +9,7 @@ import pytest
 from pyresil import MemoryLimiterStore, Policy, RateLimit, RateLimitedError
 from pyresil._engine.limiters import Spec
 from pyresil.testing import ManualClock
+from tests.support.processes import wait_until
 from tests.support.threads import together
 
 THREADS = 8
@@ -107,12 +108,17 @@ def test_those_who_wait_never_come_too_early(algorithm):
         with lock:
             times.append(clock.elapsed)
 
+    def everybody_is_somewhere():
+        # Noted, or waiting: the clock must not move while somebody who was let in is on the way to note its time.
+        return clock.parked + len(times) == 20
+
     threads = [threading.Thread(target=call, args=(note,)) for _ in range(20)]
     for thread in threads:
         thread.start()
-    clock.wait_until_parked(16)
+    wait_until(everybody_is_somewhere)
     for _ in range(20):
         clock.advance(0.25)
+        wait_until(everybody_is_somewhere)
     for thread in threads:
         thread.join(10)
         assert not thread.is_alive()

@@ -55,6 +55,12 @@ def elapsed_since(began):
     return SYSTEM.monotonic() - began
 
 
+def started_since(before):
+    """Threads that work for the store, without those that the process has once."""
+    shared = ("pyresil-dispatch", "pyresil-watchdog")
+    return [t for t in threading.enumerate() if t not in before and not t.name.startswith(shared)]
+
+
 def test_nothing_is_opened_by_the_constructor():
     RedisLockStore(f"redis://127.0.0.1:{free_port()}/0")
     RedisLockStore(f"redis+cluster://127.0.0.1:{free_port()}")
@@ -441,7 +447,7 @@ def test_a_redirection_has_the_time_of_its_own_call():
         with connection:
             while sent := connection.recv(65536):
                 if b"ASKING" in sent:
-                    time.sleep(0.5)
+                    time.sleep(2.5)
                 connection.sendall(b"+OK\r\n" * sent.count(b"*"))
 
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -449,7 +455,7 @@ def test_a_redirection_has_the_time_of_its_own_call():
         with contextlib.closing(redis.Redis(port=server.getsockname()[1], protocol=2)) as client:
             pool = client.connection_pool
             node = _server.Server(pool.connection_class, pool.connection_kwargs, redis.exceptions)
-            assert node.exchange((b"PING",), SYSTEM.monotonic() + 0.25) == b"OK"
+            assert node.exchange((b"PING",), SYSTEM.monotonic() + 2, once=True) == b"OK"
             assert node.exchange((b"PING",), SYSTEM.monotonic() + 30, asking=True) == b"OK"
             node.close()
     thread.join(5)
@@ -470,11 +476,11 @@ def test_a_hung_cluster_is_unknown_within_the_timeout(new_cluster, source):
             began = SYSTEM.monotonic()
             with pytest.raises(StoreUnavailableError, match="cannot be reached"):
                 store.renew("k", "a", 60_000, timeout=0.5)
-            assert 0.4 < elapsed_since(began) < 2
+            assert 0.4 < elapsed_since(began) < 4
         began = SYSTEM.monotonic()
         with pytest.raises(StoreUnavailableError, match="cannot be reached"):
             fresh.inspect("k")
-        assert elapsed_since(began) < 3
+        assert elapsed_since(began) < 4.5
     finally:
         for node in cluster.nodes:
             node.resume()
@@ -519,13 +525,14 @@ def test_hung_sentinels_are_unknown_within_the_timeout(new_sentinel, source):
     for sentinel in group.sentinels:
         sentinel.pause()
     try:
-        before = threading.active_count()
+        before = set(threading.enumerate())
         for _ in range(3):
             began = SYSTEM.monotonic()
             with pytest.raises(StoreUnavailableError, match="cannot be reached"):
                 store.acquire("k", "a", 60_000, timeout=0.5)
-            assert elapsed_since(began) < 2
-        assert threading.active_count() <= before + 1
+            assert elapsed_since(began) < 4
+        # Not one for each call; those that made the client are about to end.
+        wait_until(lambda: len(started_since(before)) <= 1, 3, "one thread that asks")
     finally:
         for sentinel in group.sentinels:
             sentinel.resume()
@@ -576,8 +583,9 @@ def test_a_question_to_a_sentinel_that_is_never_answered_does_not_stand_in_the_w
             found = sentinels.get_master_address(0.05)
     over.set()
     assert found == ("host", 1)
-    assert elapsed_since(began) >= 0.2 + 0.4
-    assert len(asked) == 3
+    took = elapsed_since(began)
+    assert len(asked) >= 3
+    assert took >= 0.2 * (2 ** (len(asked) - 1) - 1), "0.2 s, then 0.4 s, and so on"
 
 
 def test_a_sentinel_is_waited_for_where_waits_are_left_out():
@@ -648,13 +656,27 @@ def test_connections_that_died_together_cost_one_try(new_valkey):
     server = new_valkey(durable=True)
     store = RedisLockStore(server.url)
     store.acquire("k", "a", 60_000)
-    fill_idle(store, lambda: store._link._server._idle)
+    node, died = store._link._server, []
+    exchange = node.exchange
+
+    def counted(*args, **options):
+        try:
+            return exchange(*args, **options)
+        except redis.ConnectionError as error:
+            if type(error) is redis.ConnectionError:  # not that the server is loading
+                died.append(error)
+            raise
+
+    node.exchange = counted
+    fill_idle(store, lambda: node._idle)
     server.restart()
-    assert store.renew("k", "a", 60_000, timeout=0.5) is True
-    assert len(store._link._server._idle) == 1
-    fill_idle(store, lambda: store._link._server._idle)
+    assert store.renew("k", "a", 60_000, timeout=20) is True
+    assert len(died) == 1, died
+    assert len(node._idle) == 1
+    fill_idle(store, lambda: node._idle)
     server.restart()
-    assert store.inspect("k", timeout=0.5).owner == "a"
+    assert store.inspect("k", timeout=20).owner == "a"
+    assert len(died) == 2, died
     store.close()
 
 

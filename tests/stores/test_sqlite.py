@@ -368,9 +368,18 @@ def test_expiry_is_read_after_the_write_lock_is_held(store, path):
     store.acquire("k", "a", 60_000)
     blocker = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     blocker.execute("BEGIN IMMEDIATE")
-    timer = SYSTEM.spawn(lambda: (SYSTEM.sleep(1.0), blocker.execute("COMMIT")), "unblock")
-    assert store.renew("k", "a", 3_000) is True
-    assert store.inspect("k").remaining_ms > 2_500
+    let_go = []
+
+    def unblock():
+        SYSTEM.sleep(1.5)
+        let_go.append(SYSTEM.monotonic())
+        blocker.execute("COMMIT")
+
+    timer = SYSTEM.spawn(unblock, "unblock")
+    assert store.renew("k", "a", 30_000, timeout=20) is True
+    remaining = store.inspect("k").remaining_ms
+    since = (SYSTEM.monotonic() - let_go[0]) * 1000
+    assert remaining > 30_000 - since - 500, "the 1.5 s before do not count"
     timer.join(5)
     blocker.close()
 
@@ -772,15 +781,19 @@ def test_gevent_greenlets_go_on_while_one_waits_for_the_write_lock(path):
                 gevent.sleep(0.005)
 
         gevent.spawn(tick)
-        waiting = gevent.spawn(store.renew, "k", "a", 60_000)
-        gevent.sleep(0.3)
+        waiting = gevent.spawn(store.renew, "k", "a", 60_000, timeout=20)
+        gevent.sleep(0.1)
+        before = ticks
+        while ticks < before + 10:
+            gevent.sleep(0.005)
+        assert not waiting.ready()
         blocker.execute("COMMIT")
-        assert waiting.get(timeout=5) is True
-        print(ticks)
+        assert waiting.get(timeout=15) is True
+        print("went on")
         """,
         path,
     )
-    assert int(done.stdout) > 10
+    assert done.stdout == "went on\n"
 
 
 def test_on_its_way_it_imports_little():

@@ -114,18 +114,19 @@ def test_it_closes_what_it_opened_and_does_not_write_the_log_back(path):
     run_python(code, path)
     log = pathlib.Path(f"{path}-wal").read_bytes()
     file = pathlib.Path(path).read_bytes()
-    before = open_files()
+    before = open_files(path)
     assert glance(path, "k") is not None
-    assert open_files() == before
+    assert open_files(path) == before
     assert pathlib.Path(f"{path}-wal").read_bytes() == log
     assert pathlib.Path(path).read_bytes() == file
 
 
-def open_files():
-    found = []
+def open_files(path):
+    """The files of the database that this process has open; other threads may open and close other ones."""
+    found, beginning = [], os.path.realpath(path)
     for name in pathlib.Path("/proc/self/fd").iterdir():
         try:
             found.append(str(name.readlink()))
         except FileNotFoundError:
             pass  # the folder itself, which was open to be listed
-    return sorted(found)
+    return sorted(file for file in found if file.startswith(beginning))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import gc
+import itertools
 import threading
 import time
 import weakref
@@ -186,9 +187,10 @@ def test_several_copies_start_one_delay_apart():
     clock.wait_until_parked(2)
     for expected in (2, 3, 4, 4, 4):
         clock.advance("1s")
+        clock.wait_until_parked(expected + 1, 20)  # every copy, and who waits for them
         assert len(copies.contexts) == expected
     clock.advance("55s")
-    caller.join(5)
+    caller.join(20)
     assert ended == [0]
     assert [ctx.cancel.is_set() for ctx in copies.contexts] == [False, True, True, True]
 
@@ -197,14 +199,17 @@ def test_all_losers_are_told_although_telling_one_of_them_is_interrupted():
     def interrupt():
         raise KeyboardInterrupt
 
+    listens = threading.Event()
+
     def loses():
         ctx = current_context()
         if ctx is copies.contexts[0]:
             ctx.cancel.on_cancel(interrupt)
+            listens.set()
         ctx.sleep(30)
 
     hedge = Hedge(0.05, max_hedges=2)
-    copies = Copies(loses, loses, lambda: "won")
+    copies = Copies(loses, loses, lambda: listens.wait(20) and "won")
     with pytest.raises(KeyboardInterrupt):
         Policy(hedge).call(copies)
     assert [ctx.cancel.is_set() for ctx in copies.contexts] == [True, True, False]
@@ -273,39 +278,38 @@ def test_a_cancel_ends_the_race(early):
 
 def test_cancelling_one_copy_ends_that_copy_alone():
     policy = Policy(Hedge("20ms"))
+    cancelled = threading.Event()
 
     def cancels_itself():
         ctx = current_context()
-        time.sleep(0.05)
         ctx.cancel.cancel("just me")
+        cancelled.set()
         ctx.cancel.raise_if_cancelled()
 
-    copies = Copies(cancels_itself, sleeps(0.2, "second"), first_waits=True)
+    def succeeds_later():
+        cancelled.wait(20)
+        current_context().sleep(0.2)
+        return "second"
+
+    copies = Copies(cancels_itself, succeeds_later, first_waits=True)
     assert policy.call(copies) == "second"
     assert not copies.contexts[1].cancel.is_set()
 
 
 def test_later_attempts_of_a_copy_are_cancelled_with_it():
     policy = Policy(Hedge("50ms"), Retry(3, backoff=lambda *_: 0))
-    fail = [True]
+    numbers = itertools.count()
     tokens = []
-
-    def first():
-        if fail:
-            fail.clear()
-            raise OSError
-        raise AssertionError
 
     def work():
         ctx = current_context()
-        if ctx.attempt == 1 and not tokens:
-            tokens.append(None)
+        if ctx.attempt > 1:  # of the first copy
+            tokens.append(ctx.cancel)
+            ctx.cancel.wait(20)
             raise OSError
-        if tokens == [None]:
-            tokens[0] = ctx.cancel
-            assert ctx.attempt == 2
-            ctx.cancel.wait(10)
+        if next(numbers) == 0:
             raise OSError
+        wait_until(lambda: tokens, what="the second attempt of the first copy")
         return "second"
 
     assert policy.call(work) == "second"
