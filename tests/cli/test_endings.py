@@ -24,7 +24,7 @@ TTL = 1.5
 CHILDREN = {
     "plain": "",
     "ignores-term": "trap '' TERM",
-    "setsid-grandchild": "setsid sleep 60 & while [ $(ps -o sid= -p $!) = $(ps -o sid= -p $$) ]; do :; done",
+    "setsid-grandchild": "setsid sleep 60 & until [ $(cut -d ' ' -f 6 /proc/$!/stat) = $! ]; do sleep 0.01; done",
     "stopped": "(sleep 0.3; echo $$ > ready) & kill -STOP $$",
     "daemonizes": "setsid sh -c 'sleep 60 & sleep 60 & exit 0'",
 }
