@@ -11,7 +11,7 @@ import pytest
 
 from pyresil.locks import Locks
 from pyresil.stores.sqlite import SQLiteLockStore
-from tests.support.processes import wait_until
+from tests.support.processes import between_writes, wait_until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs signals")
 
@@ -142,7 +142,8 @@ def test_three_candidates_and_never_two_leaders(tmp_path, spawn):
     assert len({first[1], second[1], third[1]}) == 3
 
     # The third is paused for longer than the ttl; nobody else is left, so a fourth takes over, and the third steps down.
-    by_pid[third[1]].pause()
+    with between_writes(path):
+        by_pid[third[1]].pause()
     fourth = spawn(CANDIDATE, path, log)
     last = wait_until(lambda: current(int(third[0])), 20, "a leader after the pause")
     assert last[1] == str(fourth.pid)

@@ -10,7 +10,7 @@ import pytest
 
 from pyresil.locks import Locks
 from pyresil.stores.sqlite import SQLiteLockStore
-from tests.support.processes import run_python, wait_until
+from tests.support.processes import between_writes, run_python, wait_until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and signals")
 
@@ -73,9 +73,9 @@ def test_a_paused_holder_knows_at_once_that_it_lost(spawn, path, locks):
         1,
     )
     token = holding(holder)
-    # Well before its first renewal: a process that is stopped in a transaction keeps the file locked.
     time.sleep(0.15)
-    holder.pause()
+    with between_writes(path):
+        holder.pause()
     lease = locks.acquire("k", wait=15)
     assert lease.token > token
     holder.resume()

@@ -10,6 +10,7 @@ import secrets
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -48,6 +49,15 @@ def wait_until(check, timeout=20.0, what="the condition", interval=0.01):
         if time.monotonic() > end:
             raise AssertionError(f"{what} did not come true within {timeout} s")
         time.sleep(interval)
+
+
+@contextlib.contextmanager
+def between_writes(file):
+    """No process writes to the SQLite file meanwhile: one that is stopped in a transaction would keep it from all others."""
+    with contextlib.closing(sqlite3.connect(file, timeout=20, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        yield
+        db.execute("ROLLBACK")
 
 
 def accepts(port: int, host: str = "127.0.0.1") -> bool:
