@@ -45,12 +45,13 @@ def report_exception(what: str) -> None:
     """Log the exception that is being handled: a listener or a callback raised it, and no outcome may change."""
     try:
         from pyresil._logs import logger
+
+        logger().error("%s", what, exc_info=True)
     except Exception as error:
-        # A signal handler came in the middle of this very import, or of the application's of `logging`, and has something to
-        # report as well: an ImportError, an AttributeError, a KeyError of the import system.
+        # A logging filter or handler of the application raised. Or a signal handler came in the middle of this very import, or of
+        # the application's of `logging`, and has something to report as well: an ImportError, an AttributeError, a KeyError of the
+        # import system.
         sys.__excepthook__(type(error), error, error.__traceback__)
-        return
-    logger().error("%s", what, exc_info=True)
 
 
 def shown(value: object) -> str:

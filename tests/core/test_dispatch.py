@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import threading
 import time
 import weakref
@@ -67,6 +68,21 @@ def test_a_job_that_raises_is_logged_with_its_traceback_and_the_next_one_runs(di
     assert seen == [1]
     assert "a callback raised" in caplog.text
     assert "boom" in caplog.text
+
+
+def test_a_log_filter_that_raises_does_not_end_dispatching(dispatcher, monkeypatch, capfd):
+    def refuse(record):
+        raise LookupError("of a filter")
+
+    monkeypatch.setattr(logging.getLogger("pyresil"), "filters", [refuse])
+    seen = []
+    dispatcher.post(lambda: 1 / 0)
+    dispatcher.post(lambda: seen.append(1))
+    assert dispatcher.flush(5)
+    assert seen == [1]
+    told = capfd.readouterr().err
+    assert "ZeroDivisionError" in told
+    assert "LookupError: of a filter" in told
 
 
 def test_flush_gives_up_and_does_not_hang_on_its_own_thread(dispatcher):

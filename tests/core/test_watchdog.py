@@ -109,6 +109,18 @@ def test_an_action_that_raises_does_not_stop_the_others(watchdog, caplog, error)
     assert "action raised" in caplog.text
 
 
+def test_a_log_filter_that_raises_does_not_end_the_watchdog(watchdog, monkeypatch, capfd):
+    def refuse(record):
+        raise LookupError("of a filter")
+
+    monkeypatch.setattr(logging.getLogger("pyresil"), "filters", [refuse])
+    done = threading.Event()
+    watchdog.call_later(0.0, lambda: 1 / 0)
+    watchdog.call_later(0.01, done.set)
+    assert done.wait(5)
+    assert "LookupError: of a filter" in capfd.readouterr().err
+
+
 def test_called_off_timers_do_not_pile_up(watchdog):
     keep = [watchdog.call_later(60.0, print) for _ in range(10)]
     for _ in range(20_000):
