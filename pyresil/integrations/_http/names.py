@@ -67,7 +67,8 @@ class Aside:
         self._end()
 
     def _end(self) -> None:
-        _running.pop(self._key, None)
+        if _running.get(self._key) is self:  # else it has ended before, and somebody asks for the same again
+            _running.pop(self._key, None)
         self.done = True
         for parker in list(self._parkers):
             parker.unpark()
@@ -131,15 +132,17 @@ def aside(
                 f"{len(_running)} name lookups or proxy connections are stuck: no further one is started"
             )
         fresh = Aside(key, work, discard)
-        running = _running.setdefault(key, fresh)
-        if running is fresh:
-            try:
+        try:
+            # In the try: listed without a thread, it would keep everybody waiting who asks for the same.
+            running = _running.setdefault(key, fresh)
+            if running is fresh:
                 SYSTEM.spawn(fresh.run, "pyresil-resolver")
-            except RuntimeError:
-                fresh.cannot_run()
-            except BaseException:
-                fresh.cannot_run()
-                raise
+        except RuntimeError:
+            fresh.cannot_run()
+            running = fresh
+        except BaseException:
+            fresh.cannot_run()
+            raise
     return running.wait(budget)
 
 

@@ -14,6 +14,7 @@ import urllib3
 
 from pyresil import CancelledError, CancelToken, Policy, PyresilError, TimeoutExceededError
 from pyresil.integrations._http import names
+from pyresil.integrations._http.budget import Budget
 from pyresil.integrations.requests import (
     RequestCancelledError,
     RequestTimeoutError,
@@ -112,6 +113,40 @@ def test_all_who_wait_are_told_where_no_thread_can_be_started(session, upstream,
     second.join(10)
     assert len(told) == 2
     assert not names._running
+
+
+class ListedAndInterrupted(dict):
+    """Into whose next `setdefault` a signal handler raises when it has taken hold."""
+
+    error = None
+
+    def setdefault(self, key, default):
+        found = super().setdefault(key, default)
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        return found
+
+
+@pytest.mark.parametrize(("error", "told"), [(KeyboardInterrupt, KeyboardInterrupt), (RuntimeError, OSError)])
+def test_a_name_may_be_asked_for_after_a_signal_handler_raised_as_the_lookup_began(monkeypatch, error, told):
+    running = ListedAndInterrupted()
+    running.error = error
+    monkeypatch.setattr(names, "_running", running)
+    with pytest.raises(told):
+        names.aside("name", lambda: "found", Budget((), 20.0))
+    assert not running
+    assert names.aside("name", lambda: "found", Budget((), 20.0)) == "found"
+
+
+def test_a_lookup_that_was_given_up_leaves_the_next_one_of_its_name_listed(monkeypatch):
+    running = {}
+    monkeypatch.setattr(names, "_running", running)
+    given_up, later = names.Aside("name", int, None), names.Aside("name", int, None)
+    given_up.cannot_run()
+    running["name"] = later
+    given_up.run()  # its thread had started all the same
+    assert running == {"name": later}
 
 
 def test_a_name_that_does_not_exist_is_an_error_of_the_connection(session):
