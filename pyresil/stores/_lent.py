@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyresil.clock import SYSTEM
 from pyresil.stores._opening import MOST, Opening
+from pyresil.strategy import never_began
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,15 +38,13 @@ def from_pool(pool: Any, deadline: float) -> Iterator[Any]:
     def borrow() -> Any:
         return pool.getconn(timeout=left)
 
-    def give_back(connection: Any) -> None:
-        if connects:
-            try:
-                SYSTEM.spawn(lambda: pool.putconn(connection), "pyresil-pool")
-                return
-            except RuntimeError:  # no further thread, at the end of the interpreter for one
-                pass
-        pool.putconn(connection)
+    def in_a_thread(connection: Any) -> None:
+        try:
+            SYSTEM.spawn(lambda: pool.putconn(connection), "pyresil-pool")
+        except RuntimeError:  # no further thread, at the end of the interpreter for one
+            pool.putconn(connection)
 
+    give_back = in_a_thread if connects else pool.putconn
     if getattr(pool, "_check", None) is None and not connects:
         connection = borrow()
     else:
@@ -65,7 +64,13 @@ def from_pool(pool: Any, deadline: float) -> Iterator[Any]:
     finally:
         if owner is not None and connection._pool is None:
             connection._pool = owner
-        give_back(connection)
+        try:
+            give_back(connection)
+        except BaseException as error:
+            # A signal handler raised at its start: the pool would miss the connection for good. Later, the pool may have it.
+            if never_began(give_back, error):
+                give_back(connection)
+            raise
 
 
 @contextmanager
