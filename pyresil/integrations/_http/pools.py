@@ -43,25 +43,30 @@ class BoundQueue(Forkable, queue.LifoQueue[Any]):
         call = active.get()
         if call is None or not block:
             return super().get(block, timeout)
-        while True:
-            parker = Parker()
-            # Listed before the look, so that nothing is put in between unnoticed.
-            self._waiting[parker] = None
-            try:
+        try:
+            while True:
+                parker = Parker()
+                # Listed before the look, so that nothing is put in between unnoticed.
+                self._waiting[parker] = None
                 try:
                     return super().get(block=False)
                 except queue.Empty:
                     call.phase = "while waiting for a connection of the pool"
                     call.budget.park(parker)
-            except BaseException as error:  # also of a signal handler, or of who kills a greenlet
-                self._wake_another(parker)
-                if not isinstance(error, Stop):
-                    raise
-                # urllib3 knows what to do about an empty queue only: anything else would put back a connection more.
-                call.stopped = True
-                raise queue.Empty from None
-            finally:
-                self._waiting.pop(parker, None)
+                finally:
+                    self._waiting.pop(parker, None)
+        except BaseException as error:  # also of a signal handler, or of who kills a greenlet
+            # We may have been woken and leave all the same: somebody else has to look.
+            try:
+                self._wake_one()
+            except BaseException:
+                self._wake_one()
+                raise
+            if not isinstance(error, Stop):
+                raise
+            # urllib3 knows what to do about an empty queue only: anything else would put back a connection more.
+            call.stopped = True
+            raise queue.Empty from None
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """As the stock method."""
@@ -73,7 +78,12 @@ class BoundQueue(Forkable, queue.LifoQueue[Any]):
             if item is not None:
                 item.close()
         finally:
-            self._wake_one()
+            try:
+                self._wake_one()
+            except BaseException:
+                # A signal handler raised: who waits must not sleep on beside the connection.
+                self._wake_one()
+                raise
 
     def close_idle(self) -> None:
         """Close the connections that nobody uses now; the pool goes on without them."""
@@ -92,15 +102,13 @@ class BoundQueue(Forkable, queue.LifoQueue[Any]):
                 pass  # somebody has put his back meanwhile
 
     def _wake_one(self) -> None:
+        """Have one of those who wait look; whoever is woken for nothing waits on, so that this may be repeated."""
         for parker in list(self._waiting):
+            # Woken while it is listed: were a signal handler to raise in between, nobody would find it any more.
+            parker.unpark()
             if self._waiting.pop(parker, self) is None:
-                parker.unpark()
                 return
-
-    def _wake_another(self, parker: Parker) -> None:
-        """We may have been woken and leave all the same: somebody else has to look."""
-        if self._waiting.pop(parker, self) is self:
-            self._wake_one()
+            # It was on its way already, or another thread woke it for another connection: this one is for the next.
 
 
 @functools.cache

@@ -12,6 +12,7 @@ import requests
 
 from pyresil import CancelledError, CancelToken, Policy, TimeoutExceededError
 from pyresil.clock import Parker
+from pyresil.integrations._http import pools
 from pyresil.integrations._http.budget import Budget
 from pyresil.integrations._http.call import Call, active
 from pyresil.integrations._http.pools import BoundQueue
@@ -247,6 +248,90 @@ def test_who_is_interrupted_beside_a_connection_leaves_it_to_who_waits(monkeypat
         active.set(outer)
     other.join()
     assert got == ["connection"]
+
+
+def raising_once(monkeypatch, owner, name, thread):
+    """A signal handler raises at the start of the next call of a method on this thread."""
+    stock = getattr(owner, name)
+
+    def raising(*args, **kwargs):
+        if threading.current_thread() is thread:
+            monkeypatch.setattr(owner, name, stock)
+            raise KeyboardInterrupt
+        return stock(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, raising)
+
+
+def waiting(idle, got):
+    """A thread that waits for a connection, and has begun to."""
+
+    def wait():
+        active.set(Call(Budget((), 20.0), None))
+        try:
+            got.append(idle.get(timeout=None))
+        except queue.Empty:
+            got.append("nothing")
+
+    before = len(idle._waiting)
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_until(lambda: len(idle._waiting) > before, 10, "a waiter")
+    return thread
+
+
+@pytest.mark.parametrize(("owner", "name"), [(BoundQueue, "_wake_one"), (Parker, "unpark")])
+def test_who_is_interrupted_as_he_wakes_a_waiter_wakes_it_all_the_same(monkeypatch, owner, name):
+    idle, got = BoundQueue(), []
+    waiter = waiting(idle, got)
+    raising_once(monkeypatch, owner, name, threading.current_thread())
+    with pytest.raises(KeyboardInterrupt):
+        idle.put("connection")
+    waiter.join()
+    assert got == ["connection"]
+
+
+@pytest.mark.parametrize("cut", ["as it looks again", "as it gives up"])
+def test_a_waiter_that_is_woken_and_leaves_wakes_the_next_one_whatever_is_cut(monkeypatch, cut):
+    idle, got, others = BoundQueue(), [], []
+
+    class Woken(Budget):
+        def park(self, parker):
+            others.append(waiting(idle, got))
+            idle.put("connection")  # which wakes us, who came first
+            if cut == "as it gives up":
+                raising_once(monkeypatch, BoundQueue, "_wake_one", threading.current_thread())
+                raise TimeoutError
+            raising_once(monkeypatch, pools, "Parker", threading.current_thread())
+
+    outer = active.get()
+    active.set(Call(Woken(), None))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            idle.get(timeout=None)
+    finally:
+        active.set(outer)
+    for other in others:
+        other.join()
+    assert got == ["connection"]
+
+
+def test_two_connections_wake_two_waiters_also_where_both_choose_the_same(monkeypatch):
+    idle, got = BoundQueue(), []
+    waiters = [waiting(idle, got), waiting(idle, got)]
+    stock = Parker.unpark
+
+    def unpark(parker):
+        # Another thread puts one, too, between the choice and the waking.
+        monkeypatch.setattr(Parker, "unpark", stock)
+        idle.put("second")
+        stock(parker)
+
+    monkeypatch.setattr(Parker, "unpark", unpark)
+    idle.put("first")
+    for waiter in waiters:
+        waiter.join()
+    assert sorted(got) == ["first", "second"]
 
 
 class Counted(Budget):
