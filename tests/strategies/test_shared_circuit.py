@@ -204,6 +204,35 @@ def test_a_decision_that_comes_second_gives_way(make, clock):
     assert rejected(other).retry_after == 5.0
 
 
+@pytest.mark.parametrize("cut", ["_post", "follow"])
+def test_what_others_decided_is_followed_also_after_a_signal_handler_raised_in_it(
+    make, clock, monkeypatch, cut
+):
+    breaker, call = make()
+    other, _ = make()
+    call(ok)
+    other.isolate()
+    clock.advance(1)
+    take_over, owner = Share._take_over, breaker._circuit if cut == "follow" else breaker
+
+    def interrupted(share, *args):
+        with monkeypatch.context() as patch:
+            patch.setattr(type(owner), cut, raising)
+            take_over(share, *args)
+
+    def raising(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Share, "_take_over", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            call(ok)
+    assert breaker.state is CLOSED
+    clock.advance(1)
+    rejected(call)
+    assert breaker.state is CircuitState.ISOLATED
+
+
 def test_events_are_told_for_what_others_decided_too(make, clock):
     (_, call), (_second, other) = make(), make()
     other(ok)

@@ -132,14 +132,17 @@ class Share:
     def _take_over(
         self, breaker: CircuitControl, origin: Origin, version: int, snapshot: CircuitSnapshot
     ) -> None:
+        state = CircuitState(snapshot.state)
+        until = breaker._now() + snapshot.remaining_ms / 1000.0
+        post = breaker._post(origin)
+        # Before the circuit follows: what another thread decides from then on is written over this version.
         self._version = version
         self._unwritten = False
-        state = CircuitState(snapshot.state)
-        now = breaker._now()
-        until = now + snapshot.remaining_ms / 1000.0
-        breaker._circuit.follow(
-            OPEN if state is HALF_OPEN else state, until, snapshot.opened, breaker._post(origin)
-        )
+        try:
+            breaker._circuit.follow(OPEN if state is HALF_OPEN else state, until, snapshot.opened, post)
+        except BaseException:
+            self._version = _UNKNOWN  # a signal handler raised: the next look has to follow
+            raise
         breaker._announce()
 
     def _failed(self, breaker: CircuitControl, origin: Origin, error: StoreError) -> None:
