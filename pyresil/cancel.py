@@ -6,16 +6,16 @@ Deadlines are computed when somebody looks, not timed: a thread takes part only 
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 from pyresil._dispatch import post
 from pyresil._validate import Checker, Configured
 from pyresil._watchdog import call_later
-from pyresil.clock import SYSTEM, Clock, Parker
+from pyresil.clock import SYSTEM, Clock, Parker, SignalSafeEvent
 from pyresil.errors import CancelledError, TimeoutExceededError, report_exception
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from pyresil.clock import TimerHandle
@@ -24,50 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["CancelToken", "SignalSafeEvent"]
 
 
-class SignalSafeEvent(threading.Event):
-    """A `threading.Event` that a signal handler may set while the thread it interrupted waits on it.
-
-    The stock one holds a lock around `set`, so that such a handler hangs now and then.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._flag = False  # the stock class's name: its repr reads it
-        self._parkers: dict[int, Parker] = {}
-
-    def is_set(self) -> bool:
-        """Whether it was set."""
-        return self._flag
-
-    isSet = is_set  # noqa: N815 - the stock class has it
-
-    def set(self) -> None:
-        """Set it and wake everybody who waits."""
-        self._flag = True
-        for parker in list(self._parkers.values()):
-            parker.unpark()
-
-    def clear(self) -> None:
-        """Unset it."""
-        self._flag = False
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, at most ``timeout`` real seconds; returns whether it is."""
-        if self._flag:
-            return True
-        parker = Parker()
-        self._parkers[id(parker)] = parker
-        try:
-            # Looked at again once we are listed, so that no `set` falls in between.
-            return self.is_set() or parker.wait(timeout) or self.is_set()
-        finally:
-            self._parkers.pop(id(parker), None)
-
-
 class _Callback:
     """A function that is called at most once, however many tokens and timers call `fire`.
 
-    A ``quick`` one is the library's own, wakes somebody and never blocks: the watchdog may call it.
+    A ``quick`` one is the library's own, wakes somebody and never blocks: the watchdog may call it. It may be called again where
+    a signal handler raised in it.
     """
 
     __slots__ = ("function", "quick")
@@ -78,11 +39,16 @@ class _Callback:
 
     def fire(self) -> None:
         function, self.function = self.function, None
-        if function is not None:
-            try:
-                function()
-            except Exception:
-                report_exception("a cancel callback raised")
+        if function is None:
+            return
+        try:
+            function()
+        except BaseException as error:
+            if self.quick:
+                function()  # nobody else calls it now, and who waits has to be woken
+            if not isinstance(error, Exception):
+                raise
+            report_exception("a cancel callback raised")
 
 
 class CancelToken(Configured):
@@ -194,7 +160,11 @@ class CancelToken(Configured):
         if not self._cancelled:
             self._reason, self._trace = reason, trace
             self._cancelled = first = True
-        self._fire()
+        try:
+            self._fire()
+        except BaseException:
+            self._fire()  # a signal handler may have raised at its start, and a second `cancel` need not come
+            raise
         return first
 
     def _fire(self) -> None:
@@ -206,10 +176,11 @@ class CancelToken(Configured):
                 continue  # somebody else took it, or registered one
             try:
                 callback.fire()
+                _Registration(self, callback).remove()  # a token above may live as long as the process
             except BaseException:
+                self._callbacks[callback] = None  # it may not have been fired yet, and fires only once
                 self._fire()  # those who wait are woken all the same
                 raise
-            _Registration(self, callback).remove()  # a token above may live as long as the process
 
     def _cancel_soon(self, reason: object) -> None:
         """`cancel` for the watchdog: who waits is woken here and now, the user's callbacks run on the dispatch thread."""

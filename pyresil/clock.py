@@ -20,7 +20,7 @@ TYPE_CHECKING = False  # importing it from typing would cost a start of the comm
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Clock", "Parker", "SystemClock", "TimerHandle"]
+__all__ = ["Clock", "Parker", "SignalSafeEvent", "SystemClock", "TimerHandle"]
 
 
 class Parker:
@@ -59,6 +59,46 @@ class Parker:
         if timeout is None:
             return self._lock.acquire()
         return self._lock.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+
+
+class SignalSafeEvent(threading.Event):
+    """A `threading.Event` that a signal handler may set while the thread it interrupted waits on it.
+
+    The stock one holds a lock around `set`, so that such a handler hangs now and then.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._flag = False  # the stock class's name: its repr reads it
+        self._parkers: dict[int, Parker] = {}
+
+    def is_set(self) -> bool:
+        """Whether it was set."""
+        return self._flag
+
+    isSet = is_set  # noqa: N815 - the stock class has it
+
+    def set(self) -> None:
+        """Set it and wake everybody who waits."""
+        self._flag = True
+        for parker in list(self._parkers.values()):
+            parker.unpark()
+
+    def clear(self) -> None:
+        """Unset it."""
+        self._flag = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, at most ``timeout`` real seconds; returns whether it is."""
+        if self._flag:
+            return True
+        parker = Parker()
+        self._parkers[id(parker)] = parker
+        try:
+            # Looked at again once we are listed, so that no `set` falls in between.
+            return self.is_set() or parker.wait(timeout) or self.is_set()
+        finally:
+            self._parkers.pop(id(parker), None)
 
 
 class TimerHandle(ABC):

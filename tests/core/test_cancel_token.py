@@ -8,7 +8,8 @@ import weakref
 
 import pytest
 
-from pyresil.cancel import CancelToken, SignalSafeEvent
+from pyresil.cancel import CancelToken, SignalSafeEvent, _Callback, _Registration
+from pyresil.clock import Parker
 from pyresil.context import current_context
 from pyresil.errors import CancelledError, ConfigurationError, TimeoutExceededError
 from pyresil.policy import Policy
@@ -314,6 +315,42 @@ def test_a_callback_that_interrupts_keeps_nobody_waiting():
     with pytest.raises(KeyboardInterrupt):
         token.cancel()
     assert woken == [True]
+
+
+@pytest.mark.parametrize(
+    ("holder", "step"),
+    [
+        (CancelToken, "_fire"),
+        (_Callback, "fire"),
+        (Parker, "unpark"),
+        (SignalSafeEvent, "set"),
+        (_Registration, "remove"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_signal_handler_that_raises_in_a_cancel_keeps_nobody_waiting(monkeypatch, holder, step):
+    """Python runs one where a function starts."""
+    original, cuts = getattr(holder, step), []
+
+    def interrupted(self):
+        if cuts:
+            raise cuts.pop()
+        original(self)
+
+    monkeypatch.setattr(holder, step, interrupted)
+    above = CancelToken()
+    token = above.child()
+    event, parkers, called = token.as_event(), [Parker(), Parker()], []
+    for parker in parkers:
+        _Registration(token, _Callback(parker.unpark, quick=True)).add()
+    token.on_cancel(lambda: called.append(1))
+    cuts.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        token.cancel()
+    assert event.is_set()
+    assert [parker.wait(0.0) for parker in parkers] == [True, True]
+    assert called == [1]
+    assert token._callbacks == above._callbacks == {}
 
 
 def test_a_token_above_keeps_nothing_of_children_that_were_set():
