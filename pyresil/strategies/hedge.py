@@ -104,7 +104,11 @@ class Hedge(Strategy[Never]):
             try:
                 return race.run().result()
             finally:
-                race.over()
+                try:
+                    race.over()
+                except BaseException:
+                    race.over()  # a signal handler may have raised at its start: the losers are told all the same
+                    raise
 
         return run
 
@@ -308,7 +312,8 @@ class _Race:
                 for scope in scopes(copy.ctx)[:1]:
                     scope.left = True  # the copy's own, below those of leases in it
                 token = copy.ctx._base_token()
-                if not token.is_set():
+                # Also one that was cancelled on its own: a signal handler may have raised before all were woken.
+                if token._cancelled or not token.is_set():
                     token.cancel("another copy of the work was faster, or nobody waits any more")
         except BaseException:
             self.over(first)  # a signal handler, or somebody's callback: the others are told all the same

@@ -27,6 +27,7 @@ from pyresil import (
     _workers,
     current_context,
 )
+from pyresil._scope import Scope, scopes
 from pyresil.strategies import hedge as module
 from pyresil.testing import ManualClock, record_events
 from tests.support.processes import wait_until
@@ -214,6 +215,55 @@ def test_all_losers_are_told_although_telling_one_of_them_is_interrupted():
         Policy(hedge).call(copies)
     assert [ctx.cancel.is_set() for ctx in copies.contexts] == [True, True, False]
     wait_until(lambda: not hedge._losers.stuck)
+
+
+@pytest.mark.parametrize(
+    ("holder", "step", "times"),
+    [
+        (module._Race, "over", 1),
+        (Scope, "token", 1),
+        (CancelToken, "is_set", 1),
+        (CancelToken, "cancel", 1),
+        (CancelToken, "_fire", 2),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_all_losers_are_told_although_a_signal_handler_raises(monkeypatch, holder, step, times):
+    """Python runs one where a function starts, in the main thread."""
+    original, cuts, told = getattr(holder, step), [], []
+
+    def interrupted(self, *args):
+        if cuts and threading.current_thread() is threading.main_thread():
+            raise cuts.pop()
+        return original(self, *args)
+
+    def loses():
+        ctx = current_context()
+        ctx.cancel.on_cancel(lambda: told.append(ctx))
+        ctx.sleep(30)
+
+    def wins():
+        wait_until(lambda: all(ctx._base_token()._callbacks for ctx in copies.contexts[:2]))
+        return "won"
+
+    def last(self, copy):
+        won = decided(self, copy)
+        if won:
+            cuts.extend(KeyboardInterrupt() for _ in range(times))
+        return won
+
+    decided = module._Race._wins
+    monkeypatch.setattr(module._Race, "_wins", last)
+    monkeypatch.setattr(holder, step, interrupted)
+    hedge = Hedge(0.05, max_hedges=2)
+    copies = Copies(loses, loses, wins)
+    with pytest.raises(KeyboardInterrupt):
+        Policy(hedge).call(copies)
+    assert cuts == []
+    assert [ctx.cancel.is_set() for ctx in copies.contexts] == [True, True, False]
+    assert [scope.left for ctx in copies.contexts[:2] for scope in scopes(ctx)] == [True, True]
+    assert told == copies.contexts[:2]
+    wait_until(lambda: not hedge._losers.stuck, what="the end of those who were told")
 
 
 def test_a_delay_of_nothing_starts_all_copies_at_once():
