@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any
 
 from pyresil._scope import scopes
 from pyresil.clock import Parker
-from pyresil.errors import RecursiveLoadError
+from pyresil.errors import RecursiveLoadError, report_exception
 from pyresil.outcome import Success
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
+    from pyresil.clock import Clock
     from pyresil.context import Context
     from pyresil.outcome import Outcome
     from pyresil.stores.cache import CacheStore
 
-__all__ = ["AGAIN", "LOADING", "Load", "Loads"]
+__all__ = ["AGAIN", "LOADING", "Load", "Loads", "start_refresh"]
 
 #: A load that its caller left behind is taken for one that hangs after so many seconds. Not at once: one that is only slow still
 #: brings its value, and where all of them hang, each that is started beside it is one more.
 PATIENCE = 30.0
 #: Who waits for a load whose caller may leave it behind looks again after so many seconds.
 LOOK = 10.0
+#: How many refreshes may run in the background at once, for one cache.
+MAX_REFRESHES = 8
 
 #: The loads that the code around this runs for, the innermost last.
 LOADING: ContextVar[tuple[Mark, ...]] = ContextVar("pyresil_loading", default=())
@@ -182,3 +185,25 @@ class Loads:
             for mark in mine:
                 if theirs in mark.waits_for:
                     mark.waits_for.remove(theirs)
+
+
+def start_refresh(
+    clock: Clock, work: Callable[[], object], running: set[Mark], mark: Mark, subject: str
+) -> bool:
+    """Run ``work``, whose load has the ``mark`` and which takes it out of ``running`` at its end, in a thread of the library.
+
+    Returns whether it runs: not where too many do so already, nor where no thread can be started.
+    """
+    if len(running) >= MAX_REFRESHES:
+        return False
+    context, started = copy_context(), False
+    try:
+        running.add(mark)
+        clock.spawn(lambda: context.run(work), "pyresil-cache-refresh")
+        started = True
+    except RuntimeError:  # the interpreter is ending, or the process has no more threads
+        report_exception(f"{subject}: a refresh could not be started")
+    finally:
+        if not started:
+            running.discard(mark)
+    return started

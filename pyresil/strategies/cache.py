@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextvars import copy_context
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
@@ -10,11 +9,11 @@ from pyresil._cache_keys import ArgumentsKey, freeze, shortcut, told, unbound, u
 from pyresil._cache_values import Packing, whole_ms
 from pyresil._flat import Inline
 from pyresil._functions import describe_function
-from pyresil._single_flight import AGAIN, LOADING, Load, Loads
+from pyresil._single_flight import AGAIN, LOADING, Load, Loads, start_refresh
 from pyresil._validate import Checker
 from pyresil.clock import Clock
 from pyresil.context import Context
-from pyresil.errors import CancelledError, ConfigurationError, TimeoutExceededError, report_exception, shown
+from pyresil.errors import CancelledError, ConfigurationError, TimeoutExceededError, shown
 from pyresil.events import CacheHit, CacheMiss, CacheRefreshFailed, CacheStale, emit
 from pyresil.outcome import Failure, Judge, Success
 from pyresil.stores.cache import CacheStore, MemoryCacheStore
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["Cache"]
 
 T = TypeVar("T")
-
-#: How many refreshes may run in the background at once, for one cache.
-MAX_REFRESHES = 8
 
 #: Options that `describe` gives as they are.
 _PLAIN = ("ttl", "stale_ttl", "max_entries", "refresh", "stale_if_error", "negative_ttl", "codec")
@@ -259,7 +255,11 @@ class Cache(Strategy[Never], Forkable):
                         self._refresh_failed(ctx, key, entry, error)
         finally:
             if not handed:
-                self._loads.let_go(key, load)
+                try:
+                    self._loads.let_go(key, load)
+                except BaseException:
+                    self._loads.let_go(key, load)  # a signal handler may have raised at its start
+                    raise
             del load  # it holds the outcome, whose error's traceback holds this frame
         if CacheStale.listeners:
             self._tell(CacheStale, ctx, key)
@@ -280,7 +280,11 @@ class Cache(Strategy[Never], Forkable):
                     del load  # it holds the outcome, whose error's traceback holds this frame
                     return self._lead(inner, ctx, key, fresh, generation)
             finally:
-                self._loads.let_go(key, fresh)
+                try:
+                    self._loads.let_go(key, fresh)
+                except BaseException:
+                    self._loads.let_go(key, fresh)  # as above
+                    raise
                 del fresh
             outcome = self._loads.wait(ctx, lambda: self._told(key), load)
             if outcome is AGAIN:
@@ -357,19 +361,7 @@ class Cache(Strategy[Never], Forkable):
                 held.clear()  # it holds the outcome, whose error's traceback holds these frames
 
         held, refreshing, mark = [load], self._refreshing, load.mark
-        if len(refreshing) >= MAX_REFRESHES:
-            return False
-        context, started = copy_context(), False
-        try:
-            refreshing.add(mark)
-            self.clock.spawn(lambda: context.run(work), "pyresil-cache-refresh")
-            started = True
-        except RuntimeError:  # the interpreter is ending, or the process has no more threads
-            report_exception(f"{self._subject}: a refresh could not be started")
-        finally:
-            if not started:
-                refreshing.discard(mark)
-        return started
+        return start_refresh(self.clock, work, refreshing, mark, self._subject)
 
     def _refresh_failed(
         self, ctx: Context, key: Hashable, entry: Entry, error: Exception | None = None

@@ -1040,6 +1040,37 @@ def test_an_interrupt_between_two_steps_leaves_no_load_that_nobody_ends(monkeypa
     wait_until(lambda: len(cache._loads) == 0, what="the end of every load")
 
 
+@pytest.mark.parametrize("stale", [False, True])
+def test_an_interrupt_where_a_load_is_let_go_leaves_nobody_waiting(monkeypatch, stale):
+    """The value came between the look and the claim, so that nothing else has ended the load."""
+    clock = ManualClock()
+    cache = Cache(lambda ctx: 1, "10s", stale_ttl="1h", refresh="inline")
+    policy = Policy(cache, clock=clock)
+    if stale:
+        policy.call(lambda: "old")
+        clock.advance("11s")
+    claim, let_go, cuts = Loads.claim, Loads.let_go, [Interrupted()]
+    claimed, ran = [], []
+
+    def claims(self, key, fresh, **options):
+        entry = cache._packing.pack("new", clock.monotonic() + 10.0)
+        assert cache.store.set(key, entry, 10_000, cache.store.get(key)[1])
+        claimed.append(claim(self, key, fresh, **options))
+        return claimed[-1]
+
+    def interrupted(self, key, load):
+        if cuts:
+            raise cuts.pop()
+        let_go(self, key, load)
+
+    monkeypatch.setattr(Loads, "claim", claims)
+    monkeypatch.setattr(Loads, "let_go", interrupted)
+    with pytest.raises(Interrupted):
+        policy.call(ran.append, 1)
+    assert (len(claimed), ran, len(cache._loads)) == (1, [], 0)
+    assert claimed[0].over
+
+
 class Point(NamedTuple):
     x: int
     y: list[int]
