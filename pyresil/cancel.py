@@ -301,13 +301,21 @@ class CancelToken(Configured):
 
     def as_event(self) -> threading.Event:
         """A real `threading.Event` that is set with the token; the same object every time."""
-        if self._event is None:
+        event = self._event
+        if event is None:
             event = SignalSafeEvent()
-            if self._event is None:
+            registration = _Registration(self, _Callback(event.set, quick=True))
+            # Before anybody else finds it: a signal handler may raise in here, and what is found is not registered again.
+            registration.add()
+            other = self._event
+            if other is None:
                 self._event = event
-                _Registration(self, _Callback(event.set, quick=True)).add()
-                self._arm()
-        return self._event
+            else:
+                registration.remove()
+                event = other
+        if not event.is_set():
+            self._arm()
+        return event
 
     def _arm(self) -> None:
         left = self.remaining()

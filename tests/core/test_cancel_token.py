@@ -353,6 +353,51 @@ def test_a_signal_handler_that_raises_in_a_cancel_keeps_nobody_waiting(monkeypat
     assert token._callbacks == above._callbacks == {}
 
 
+@pytest.mark.parametrize("step", ["add", "is_set", "_arm", "_chain", "remaining"])
+@pytest.mark.parametrize("ends", ["cancel", "deadline"])
+def test_the_event_of_a_token_is_set_although_a_signal_handler_raised_where_it_was_made(
+    monkeypatch, step, ends
+):
+    clock = ManualClock()
+    token = CancelToken(timeout="10s", clock=clock)
+    holder = _Registration if step == "add" else CancelToken
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(holder, step, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            token.as_event()
+    event = token.as_event()
+    assert not event.is_set()
+    if ends == "cancel":
+        token.cancel()
+    else:
+        clock.advance("10s")
+    assert event.is_set()
+    assert token.as_event() is event
+    assert clock.timers == (1 if ends == "cancel" else 0)
+
+
+def test_of_two_threads_that_ask_first_both_get_one_event(monkeypatch):
+    token, inside = CancelToken(), []
+    add = _Registration.add
+
+    def added(self):
+        add(self)
+        if not inside:
+            inside.append(None)
+            inside.append(token.as_event())
+
+    monkeypatch.setattr(_Registration, "add", added)
+    event = token.as_event()
+    assert inside[1] is event
+    assert len(token._callbacks) == 1
+    token.cancel()
+    assert event.is_set()
+
+
 def test_a_token_above_keeps_nothing_of_children_that_were_set():
     clock = ManualClock()
     above = CancelToken(clock=clock)
