@@ -96,7 +96,11 @@ class LeaseSlots:
                 return inner(ctx)
             finally:
                 if lease is not None:
-                    self.end(lease)
+                    try:
+                        self.end(lease)
+                    except BaseException:
+                        self.end(lease)  # a signal handler raised before the first one took hold
+                        raise
 
         return run
 
@@ -111,10 +115,6 @@ class LeaseSlots:
             raise LockError("locks: this object was closed")
 
     def end(self, lease: Lease) -> None:
-        """The work is over: the slot goes back."""
+        """The work is over: the slot goes back. To be called again where a signal handler raised in it."""
         lease._running -= 1
-        try:
-            lease.release()
-        except BaseException:
-            lease.release()  # a signal handler raised before the first one took hold
-            raise
+        lease.release()

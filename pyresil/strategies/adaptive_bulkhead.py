@@ -125,7 +125,11 @@ class AdaptiveBulkhead(Admission):
 
     def exit(self, ctx: Context, token: Ticket, outcome: Outcome[Any]) -> Outcome[Any]:
         """Give the slot back, and learn."""
-        after = super().exit(ctx, token, outcome)
+        try:
+            after = super().exit(ctx, token, outcome)
+        except BaseException:
+            super().exit(ctx, token, outcome)  # a signal handler raised before the first one took hold
+            raise
         if isinstance(outcome, Success) and not value_is_failure(outcome.value):
             self._learn(ctx.clock.monotonic() - token.begun, 1)
         return after

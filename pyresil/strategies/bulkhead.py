@@ -13,8 +13,10 @@ from pyresil.errors import ConfigurationError
 from pyresil.outcome import Failure
 
 if TYPE_CHECKING:
+    from pyresil._admission import Ticket
     from pyresil.context import Context
     from pyresil.durations import Duration
+    from pyresil.locks import Lease
     from pyresil.locks._slots import LeaseSlots
     from pyresil.outcome import Outcome
     from pyresil.strategy import Run
@@ -131,21 +133,29 @@ class Bulkhead(Admission):
             leases.begin(lease)
         except BaseException as error:
             try:
-                if lease is not None:
-                    leases.end(lease)
-            finally:
-                super().exit(ctx, ticket, Failure(error))
+                self._leave(ctx, ticket, lease, Failure(error))
+            except BaseException:
+                self._leave(ctx, ticket, lease, Failure(error))  # as in `exit`
+                raise
             raise
         return ticket, lease
 
     def exit(self, ctx: Context, token: Any, outcome: Outcome[Any]) -> Outcome[Any]:
         """Give it back."""
-        leases = self._leases
-        if leases is None:
-            return super().exit(ctx, token, outcome)
-        ticket, lease = token
+        ticket, lease = (token, None) if self._leases is None else token
         try:
-            leases.end(lease)
+            return self._leave(ctx, ticket, lease, outcome)
+        except BaseException:
+            self._leave(ctx, ticket, lease, outcome)  # a signal handler raised before the first one took hold
+            raise
+
+    def _leave(
+        self, ctx: Context, ticket: Ticket, lease: Lease | None, outcome: Outcome[Any]
+    ) -> Outcome[Any]:
+        """Give back whatever was taken; twice is once."""
+        try:
+            if self._leases is not None and lease is not None:
+                self._leases.end(lease)
         finally:
             outcome = super().exit(ctx, ticket, outcome)
         return outcome

@@ -61,11 +61,12 @@ class FaultyStore(LockStore):
         return self._do("force_release", key, timeout=timeout)
 
 
+class Interrupt(BaseException):
+    """What a signal handler raises."""
+
+
 def interrupt(monkeypatch, owner, name):
     """The next call of a method raises, as a signal handler may where a function starts; returns what it raises."""
-
-    class Interrupt(BaseException):
-        pass
 
     def interrupted(*args, **kwargs):
         monkeypatch.undo()

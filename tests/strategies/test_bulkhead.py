@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from pyresil import (
+    AdaptiveBulkhead,
     Bulkhead,
     BulkheadFullError,
     CancelledError,
@@ -18,8 +19,10 @@ from pyresil import (
     Success,
     TimeoutExceededError,
 )
+from pyresil._admission import Admission
 from pyresil._engine.slots import Waiter
 from pyresil.testing import ManualClock, record_events
+from tests.locks.faults import Interrupt, interrupt
 from tests.support.threads import Caller
 
 
@@ -110,6 +113,19 @@ def test_those_who_wait_are_served_first_come_first_served(form):
         assert caller.ended().error is None
     assert served == [0, 1, 2, 3, 4]
     assert bulkhead.stats() == (0, 0, 1, 5)
+
+
+@pytest.mark.parametrize("kind", [Bulkhead, AdaptiveBulkhead])
+def test_a_signal_handler_that_raises_where_a_block_leaves_keeps_nobody_waiting(monkeypatch, kind):
+    clock = ManualClock()
+    bulkhead = kind(1, max_queue=1, clock=clock)
+    policy = Policy(bulkhead)
+    with pytest.raises(Interrupt), policy.execute():
+        waiting = Caller(lambda: policy.call(lambda: "ran"))
+        clock.wait_until_parked()
+        interrupt(monkeypatch, Admission, "exit")
+    assert waiting.ended().value == "ran"
+    assert bulkhead.stats()[:2] == (0, 0)
 
 
 @form

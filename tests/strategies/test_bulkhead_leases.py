@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from pyresil import Bulkhead, CancelToken, Locks, MemoryLockStore, Policy, Retry
+from pyresil._admission import Admission
 from pyresil.context import current_context, current_lease
 from pyresil.errors import (
     BulkheadFullError,
@@ -15,10 +16,12 @@ from pyresil.errors import (
     StoreUnavailableError,
 )
 from pyresil.locks import Lease
+from pyresil.locks._slots import LeaseSlots
 from pyresil.stores.sqlite import SQLiteLockStore
 from tests.locks import faults
 from tests.locks.faults import FaultyStore
 from tests.support.processes import wait_until
+from tests.support.threads import Caller
 
 
 @pytest.fixture
@@ -46,10 +49,11 @@ def test_the_cap_holds_over_all_instances(clock, store):
     assert one.call(lambda: other.call(lambda: "again")) == "again"
 
 
+@pytest.mark.parametrize("where", [(Lease, "release"), (LeaseSlots, "end")])
 @pytest.mark.parametrize("form", ["call", "block"])
-def test_a_signal_handler_that_raises_where_a_slot_is_given_back(clock, store, monkeypatch, form):
+def test_a_signal_handler_that_raises_where_a_slot_is_given_back(clock, store, monkeypatch, form, where):
     (one,) = bulkheads(store, clock, 1)
-    interrupt = functools.partial(faults.interrupt, monkeypatch, Lease, "release")
+    interrupt = functools.partial(faults.interrupt, monkeypatch, *where)
     raised = []
     try:
         if form == "call":
@@ -62,6 +66,25 @@ def test_a_signal_handler_that_raises_where_a_slot_is_given_back(clock, store, m
     else:
         raise AssertionError("it comes out")
     assert store.inner.scan() == []
+    assert one.strategies[0].stats().active == 0
+
+
+def test_a_signal_handler_that_raises_where_a_call_without_a_lease_leaves_keeps_nobody_waiting(
+    clock, store, monkeypatch
+):
+    (one,) = bulkheads(store, clock, 1, max_concurrent=1, max_queue=1)
+    waiting = []
+
+    def refused(*args):
+        waiting.append(Caller(lambda: one.call(lambda: "ran")))
+        wait_until(lambda: one.strategies[0].stats().queued == 1)
+        faults.interrupt(monkeypatch, Admission, "exit")
+        raise BulkheadFullError("full", "export")
+
+    monkeypatch.setattr(one.strategies[0]._leases, "take", refused)
+    with pytest.raises(faults.Interrupt), one.execute():
+        pytest.fail("it ran")
+    assert waiting[0].ended().value == "ran"
 
 
 @pytest.mark.parametrize("form", ["call", "block"])
