@@ -16,7 +16,7 @@ from pyresil.clock import SYSTEM, Parker
 from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
 from pyresil.stores import _forks
 from pyresil.stores._host import boot_id, boottime_offset, unfit_for_sqlite
-from pyresil.stores._sqlite_layout import APPLICATION_ID, FORMAT, driver
+from pyresil.stores._sqlite_layout import APPLICATION_ID, FORMAT, close_without_checkpoint, driver
 
 if TYPE_CHECKING:
     import sqlite3
@@ -36,8 +36,6 @@ _PERM, _BUSY, _LOCKED, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 
 _everywhere: dict[Connection, None] = {}
 #: Connections that were in use when a fork came: kept, because closing one in the child could hang.
 _inherited: list[object] = []
-#: The option of a connection that leaves the log alone when it is closed.
-_NO_CHECKPOINT = 1006
 
 
 class Connection:
@@ -374,10 +372,11 @@ def _close_inherited() -> None:
                 elif closing != me:  # else in a signal handler: what it interrupted goes on after it
                     others = True
                 if mine:
-                    # It may be of a log that others have removed since, with the parent.
-                    if hasattr(connection.db, "setconfig"):
-                        connection.db.setconfig(_NO_CHECKPOINT, True)
-                    connection.db.close()
+                    try:
+                        close_without_checkpoint(connection.db)
+                    except BaseException:
+                        close_without_checkpoint(connection.db)  # a signal handler raised before it was closed
+                        raise
             finally:
                 if mine:
                     _everywhere.pop(connection, None)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 APPLICATION_ID = 0x7052736C
 #: Layout of the file as a whole.
 FORMAT = 1
+#: The option of a connection that leaves the log alone when it is closed.
+_NO_CHECKPOINT = 1006
 
 # Times are microseconds since boot, but for used_at: seconds since the epoch, which only pruning reads.
 LOCKS = """CREATE TABLE pyresil_locks (
@@ -45,6 +47,16 @@ def driver() -> Any:
     except ImportError:
         import sqlite3 as found  # type: ignore[no-redef]  # an interpreter that has its driver elsewhere
     return found
+
+
+def close_without_checkpoint(db: Any) -> None:
+    """Close a connection whose log others may have removed since, with a fork's parent. Twice is once."""
+    try:
+        if hasattr(db, "setconfig"):
+            db.setconfig(_NO_CHECKPOINT, True)
+    except driver().ProgrammingError:
+        pass  # it is closed already
+    db.close()
 
 
 def glance(path: str, key: str) -> tuple[int, str] | None:

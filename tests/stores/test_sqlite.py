@@ -633,6 +633,42 @@ def test_a_child_that_was_forked_while_another_thread_closed_what_it_found_is_no
     assert forked(child)()
 
 
+@pytest.mark.parametrize("cut", ["setconfig", "close", "close, just done"])
+def test_a_signal_handler_that_raises_while_a_forked_child_closes_what_it_found_open_leaves_nothing_open(
+    store, cut
+):
+    store.acquire("k", "a", 60_000)
+
+    def child():
+        (connection,) = store._file._idle
+        db, armed = connection.db, [cut]
+
+        class Interrupted:
+            def _cut(self, where):
+                if armed == [where]:
+                    armed.clear()
+                    raise KeyboardInterrupt
+
+            def setconfig(self, *args):
+                self._cut("setconfig")
+                if hasattr(db, "setconfig"):
+                    db.setconfig(*args)
+
+            def close(self):
+                self._cut("close")
+                db.close()
+                self._cut("close, just done")
+
+        connection.db = Interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            store.inspect("k")
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            db.execute("SELECT 1")
+        return connection not in _sqlite._everywhere and store.inspect("k").owner == "a"
+
+    assert forked(child)()
+
+
 RAISES_AFTER_A_FORK = """
 import ctypes, functools, os, signal, sys, threading, time
 
