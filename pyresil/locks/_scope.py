@@ -9,6 +9,8 @@ from pyresil.context import UNSET, Context, _current, _lease, cell_in_current, c
 from pyresil.context import Scope as ContextScope
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyresil.locks.lease import Lease
     from pyresil.stores.base import LockStore
 
@@ -86,3 +88,14 @@ class Scope:
             self._lease._running -= 1
             self._state = 2
             self._ctx = self._outer = self._token = self._cell = None
+
+
+def ending(begun: Iterable[Scope]) -> Scope | None:
+    """Which block of a lease ends: the innermost of this thread, where there are several; else the last that began."""
+    scopes = list(begun)
+    if len(scopes) > 1:
+        here = current_context()
+        for scope in scopes:
+            if here is not None and scope._ctx is here:
+                return scope
+    return scopes[-1] if scopes else None

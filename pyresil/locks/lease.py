@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from pyresil._dispatch import post
 from pyresil._renewal import Renewal
 from pyresil.cancel import CancelToken, SignalSafeEvent
-from pyresil.context import current_context
 from pyresil.errors import LockError, LockLostError, report_exception
 from pyresil.events import LockLost, LockReleased, LockRenewFailed, emit
 from pyresil.locks._log import log
-from pyresil.locks._scope import Scope, time_to_release
+from pyresil.locks._scope import Scope, ending, time_to_release
 
 if TYPE_CHECKING:
     import threading
@@ -200,18 +199,25 @@ class Lease:
             raise
         finally:
             if first:
-                self._locks._leases.pop(self, None)
-                self._locks._wake_closers()
-                watch = self._watch
-                if watch is not None:
-                    watch()
-                token = self._cancel
-                if token is not None and not token.is_set():
-                    token._close()
+                try:
+                    self._tell_released()
+                except BaseException:
+                    self._tell_released()  # the same: nobody else tells it
+                    raise
         if done and mine and LockReleased.listeners:
             at = self.clock.wall()
             emit(LockReleased(policy=None, source=None, at=at, key=self.key, token=self.token))
         return done and mine
+
+    def _tell_released(self) -> None:
+        """Wake who waits for the lease to be handed back; twice is once."""
+        self._locks._forget(self)
+        watch = self._watch
+        if watch is not None:
+            watch()
+        token = self._cancel
+        if token is not None and not token.is_set():
+            token._close()
 
     def _give_back(self, timeout: float | None = None) -> bool:
         try:
@@ -300,16 +306,16 @@ class Lease:
         scope: Scope | None = None
         try:
             while scope is None and self._scopes:
-                ending = self._ending()
+                last = ending(self._scopes)
                 # No call in between: neither a signal handler nor another thread must come between taking it out and knowing it.
-                if ending in self._scopes:
-                    del self._scopes[ending]
-                    scope = ending
+                if last in self._scopes:
+                    del self._scopes[last]
+                    scope = last
             if scope is not None:
                 scope.leave()
         except BaseException:  # it was not through
             if scope is None:
-                scope = self._ending()
+                scope = ending(self._scopes)
             if scope is not None:
                 self._scopes.pop(scope, None)
                 scope.leave()
@@ -321,16 +327,6 @@ class Lease:
                 except BaseException:
                     self.release()  # a signal handler raised before the first one took hold
                     raise
-
-    def _ending(self) -> Scope | None:
-        """Which block ends: the innermost of this thread, where there are several; else the last that began."""
-        scopes = list(self._scopes)
-        if len(scopes) > 1:
-            here = current_context()
-            for scope in scopes:
-                if here is not None and scope._ctx is here:
-                    return scope
-        return scopes[-1] if scopes else None
 
     # -- what the renewal calls ------------------------------------------------------------------------------------------
 

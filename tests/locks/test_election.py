@@ -398,6 +398,19 @@ def test_a_candidate_ends_though_closing_was_broken_off(monkeypatch):
     locks.close()
 
 
+def test_a_leader_ends_though_a_signal_handler_raised_while_its_lease_was_released_by_hand(
+    clock, monkeypatch
+):
+    _, (locks, _) = instances(clock)
+    a = Leader(locks)
+    clock.advance(0.1)
+    interrupted = interrupt(monkeypatch, Locks, "_wake_closers")
+    with pytest.raises(interrupted):
+        a.leases[0].release()
+    wait_until(lambda: a.notes == ["acquired", ("told", "CancelledError"), ("lost", "released")])
+    assert a.election.stop()
+
+
 def test_a_store_that_is_down_is_asked_again(clock, caplog):
     (faulty, _), (locks, _) = instances(clock)
     faulty.faults["acquire"] = ConnectionError("refused")
