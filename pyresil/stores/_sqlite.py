@@ -375,7 +375,7 @@ def _close_inherited() -> None:
                     try:
                         close_without_checkpoint(connection.db)
                     except BaseException:
-                        close_without_checkpoint(connection.db)  # a signal handler raised before it was closed
+                        close_without_checkpoint(connection.db)  # of a signal handler: it may be open
                         raise
             finally:
                 if mine:
