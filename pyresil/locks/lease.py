@@ -119,9 +119,9 @@ class Lease:
             if self._event is None:
                 self._event = fresh
             event = self._event
-            # Looked at once the event can be found, so that no loss falls in between.
-            if self._lost_by is not None:
-                event.set()
+        # Looked at once the event can be found, so that no loss falls in between; each time, as a signal handler may raise here.
+        if self._lost_by is not None:
+            self._tell_waiting()
         return event
 
     @property
@@ -138,8 +138,8 @@ class Lease:
             if self._cancel is None:
                 self._cancel = fresh
             token = self._cancel
-            if self._lost_by is not None:
-                token._cancel_soon(self._error())
+        if self._lost_by is not None:  # as above
+            self._tell_waiting()
         return token
 
     @property
@@ -356,13 +356,17 @@ class Lease:
     def _is_lost(self, detected_by: str) -> None:
         """On the watchdog, or on whatever thread found out: quick, and no user code."""
         self._lost_by = detected_by
+        self._tell_waiting()
+        post(self._tell_lost)
+
+    def _tell_waiting(self) -> None:
+        """Set what was asked for of `lost` and `cancel`, in this order; twice is once."""
         event = self._event
         if event is not None:
             event.set()
         token = self._cancel
         if token is not None:
             token._cancel_soon(self._error())
-        post(self._tell_lost)
 
     def _tell_lost(self) -> None:
         if self._told:

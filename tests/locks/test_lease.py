@@ -10,12 +10,14 @@ import pytest
 import time_machine
 
 from pyresil import Policy, _dispatch
+from pyresil.cancel import CancelToken, SignalSafeEvent
 from pyresil.context import current_context, current_lease, fencing_token
 from pyresil.errors import LockError, LockLostError, StoreUnavailableError
 from pyresil.events import LockReleased, subscribe
 from pyresil.locks import Locks
 from pyresil.stores.memory import MemoryLockStore
 from pyresil.testing import ManualClock, record_events
+from tests.locks.faults import interrupt
 from tests.support.processes import wait_until
 
 
@@ -246,6 +248,21 @@ def test_a_loss_that_a_signal_handler_interrupts_is_told_once(monkeypatch, told_
     assert lease.detected_by == "deadline"
     assert _dispatch.dispatcher().flush(5)
     assert told == [lease]
+
+
+@pytest.mark.parametrize("what", ["lost", "cancel"])
+def test_a_loss_is_seen_after_a_signal_handler_raised_where_it_was_first_asked_for(
+    clock, locks, monkeypatch, what
+):
+    lease = locks.acquire("k")
+    locks.break_lease("k")
+    clock.advance(60)
+    interrupted = interrupt(
+        monkeypatch, *{"lost": (SignalSafeEvent, "set"), "cancel": (CancelToken, "_cancel_soon")}[what]
+    )
+    with pytest.raises(interrupted):
+        getattr(lease, what)
+    assert getattr(lease, what).is_set()
 
 
 def test_a_suspend_that_is_shorter_than_what_is_left_loses_nothing():
