@@ -328,8 +328,8 @@ class Locks(Configured, Forkable):
 
     def _remember(self, lease: Lease) -> None:
         if not self._registered:
-            self._registered = True
             register(self)
+            self._registered = True
         self._leases[lease] = None
 
     def _forget(self, lease: Lease) -> None:

@@ -19,7 +19,7 @@ from pyresil.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from pyresil.locks import Lease, Locks
+from pyresil.locks import Lease, Locks, _closing
 from pyresil.locks._scope import Scope
 from pyresil.stores._default import default_path, default_url
 from pyresil.stores.base import Held
@@ -555,6 +555,16 @@ def test_what_a_signal_handler_kept_close_from_handing_back_the_next_one_hands_b
         locks.close()
     locks.close(0)
     assert others.acquire("k")
+
+
+def test_the_end_of_the_process_hands_back_though_a_signal_handler_raised_at_the_first_lease(
+    locks, monkeypatch
+):
+    interrupted = interrupt(monkeypatch, _closing._live, "add")
+    with pytest.raises(interrupted):
+        locks.acquire("k")
+    assert locks.acquire("l")
+    assert locks in _closing._live
 
 
 def test_as_a_block_it_closes(store, clock, others):
