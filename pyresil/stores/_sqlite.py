@@ -148,7 +148,7 @@ class SQLiteFile:
                     if connection is not None:
                         self._give_back(connection)
                 finally:
-                    _forks.end(stretch)
+                    _forks.stretches.pop(stretch, None)
             SYSTEM.sleep(SYSTEM.random() * 0.001)
 
     def _take(self) -> Connection:
@@ -196,7 +196,7 @@ class SQLiteFile:
             except IndexError:
                 return  # another thread was faster
             finally:
-                _forks.end(stretch)
+                _forks.stretches.pop(stretch, None)
 
     def __del__(self) -> None:
         self.close(0.0)  # in whatever thread: it must not wait

@@ -12,7 +12,7 @@ import pytest
 
 from pyresil.clock import SYSTEM
 from pyresil.errors import ConfigurationError, StoreError, StoreUnavailableError
-from pyresil.stores import _host, _sqlite
+from pyresil.stores import _forks, _host, _sqlite
 from pyresil.stores.backend import connect
 from pyresil.stores.base import Granted, Held
 from pyresil.stores.sqlite import SQLiteLockStore
@@ -667,6 +667,37 @@ def test_a_signal_handler_that_raises_while_a_forked_child_closes_what_it_found_
         return connection not in _sqlite._everywhere and store.inspect("k").owner == "a"
 
     assert forked(child)()
+
+
+@pytest.mark.parametrize("work", ["inspect", "close"])
+def test_forks_wait_for_no_call_that_a_signal_handler_broke_off(store, work):
+    calls = {"inspect": lambda: store.inspect("k"), "close": store.close}
+
+    def cut(number):
+        """Raises at the start of that many'th function about forks; returns whether there was one."""
+        before, left = sys.getprofile(), [number]
+
+        def profile(frame, event, arg):
+            if event == "call" and frame.f_globals is vars(_forks):
+                left[0] -= 1
+                if not left[0]:
+                    raise KeyboardInterrupt
+
+        store.inspect("k")
+        try:
+            sys.setprofile(profile)
+            calls[work]()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.setprofile(before)
+        return False
+
+    number = 1
+    while cut(number):
+        assert not _forks.stretches
+        number += 1
+    assert number > 1
 
 
 RAISES_AFTER_A_FORK = """
