@@ -142,7 +142,9 @@ class Bulkhead(Admission):
 
     def exit(self, ctx: Context, token: Any, outcome: Outcome[Any]) -> Outcome[Any]:
         """Give it back."""
-        ticket, lease = (token, None) if self._leases is None else token
+        ticket, lease = token, None
+        if self._leases is not None:
+            ticket, lease = token
         try:
             return self._leave(ctx, ticket, lease, outcome)
         except BaseException:
