@@ -63,17 +63,19 @@ class Watchdog:
         self._thread: threading.Thread | None = None
         self._serving: threading.Thread | None = None
         self._starts: dict[object, int] = {}
-        # Until when the thread sleeps. Only the thread says so: were it what is scheduled, and a signal handler raised between the
-        # scheduling and the waking, nobody would wake it for a later timer either.
+        # Until when the thread sleeps. Only the thread says so: were it what is scheduled, and a signal handler raised between
+        # the scheduling and the waking, nobody would wake it for a later timer either.
         self._until = -math.inf
 
     def call_later(self, delay: float, action: Callable[[], object]) -> Timer:
         """Run ``action`` on the watchdog thread after ``delay`` seconds (at once where it is 0 or less)."""
-        timer = Timer(self, SYSTEM.boottime() + delay, action)
+        now = SYSTEM.boottime()
+        timer = Timer(self, now + delay, action)
         entry = (timer.when, next(self._count), timer)
         with self._lock:
             heapq.heappush(self._heap, entry)
-            earlier = timer.when < self._until
+            # It oversleeps where the machine was suspended: a wait does not count that.
+            earlier = timer.when < self._until or self._until < now
         if self._thread is None and self._nested() < _STARTS:
             self._start()  # not under the lock: it may log; where several threads come here, one of those they start serves
         if earlier:

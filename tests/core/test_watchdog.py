@@ -322,6 +322,27 @@ def test_a_handler_that_raises_before_the_waking_leaves_no_deaf_thread(watchdog)
     assert done.wait(20)
 
 
+def test_what_is_scheduled_after_a_suspend_is_not_late():
+    done = run_python(
+        """
+        import threading, time
+        from pyresil import _watchdog
+        from pyresil.clock import SYSTEM
+        _watchdog._LONGEST_NAP = 1000.0
+        watchdog = _watchdog.Watchdog()
+        watchdog.call_later(86_400.0, print)
+        while watchdog._until < 0:
+            time.sleep(0.01)
+        time.sleep(0.05)                     # the thread sleeps
+        real, done = SYSTEM.boottime, threading.Event()
+        SYSTEM.boottime = lambda: real() + 3600.0
+        watchdog.call_later(0.01, done.set)
+        print(done.wait(20))
+        """
+    )
+    assert done.stdout == "True\n"
+
+
 @pytest.mark.parametrize("half_made", ["pyresil._logs", "logging"])
 def test_a_report_in_the_middle_of_the_import_that_it_needs_comes_out(monkeypatch, capfd, half_made):
     monkeypatch.delitem(sys.modules, "pyresil._logs", raising=False)

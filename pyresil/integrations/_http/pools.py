@@ -102,8 +102,13 @@ class BoundQueue(Forkable, queue.LifoQueue[Any]):
                 pass  # somebody has put his back meanwhile
 
     def _wake_one(self) -> None:
-        """Have one of those who wait look; whoever is woken for nothing waits on, so that this may be repeated."""
+        """Have one of those who wait look, if there is something to see: who is woken for nothing waits on, but behind the others.
+
+        It may be repeated.
+        """
         for parker in list(self._waiting):
+            if not self.queue:
+                return  # whoever puts something wakes somebody
             # Woken while it is listed: were a signal handler to raise in between, nobody would find it any more.
             parker.unpark()
             if self._waiting.pop(parker, self) is None:

@@ -316,6 +316,25 @@ def test_a_waiter_that_is_woken_and_leaves_wakes_the_next_one_whatever_is_cut(mo
     assert got == ["connection"]
 
 
+def test_who_gives_up_costs_nobody_else_a_place_in_the_queue():
+    idle, got = BoundQueue(), []
+    waiters = [waiting(idle, got) for _ in range(3)]
+    listed = list(idle._waiting)
+    outer = active.get()
+    active.set(Call(Budget((), 0.01), None))
+    try:
+        with pytest.raises(queue.Empty):
+            idle.get(timeout=None)
+    finally:
+        active.set(outer)
+    assert list(idle._waiting) == listed
+    for _ in waiters:
+        idle.put("connection")
+    for waiter in waiters:
+        waiter.join()
+    assert got == ["connection"] * 3
+
+
 def test_two_connections_wake_two_waiters_also_where_both_choose_the_same(monkeypatch):
     idle, got = BoundQueue(), []
     waiters = [waiting(idle, got), waiting(idle, got)]
