@@ -336,7 +336,8 @@ class Lease:
         return confirmed
 
     def _confirmed_late(self) -> None:
-        if not self._left:
+        # Nor where its holder hands it back: he would be told that it was not his any more.
+        if not self._left and (self._stuck or not self._released):
             self._give_back()
 
     def _renewal_failed(self, error: Exception) -> None:

@@ -60,6 +60,31 @@ def threads_of(prefix):
     return [thread for thread in threading.enumerate() if thread.name.startswith(f"pyresil-lease-{prefix}")]
 
 
+def test_a_release_that_meets_a_renewal_hands_back_what_was_ours():
+    renewed, go_on = threading.Event(), threading.Event()
+
+    class Store(MemoryLockStore):
+        def renew(self, *args, **options):
+            confirmed = super().renew(*args, **options)
+            renewed.set()
+            go_on.wait(20)
+            return confirmed
+
+        def release(self, *args, **options):
+            if threading.current_thread() is threading.main_thread():
+                go_on.set()
+                wait_until(lambda: not lease._renewal._thread, what="the end of the renewal")
+            return super().release(*args, **options)
+
+    locks = Locks(Store(), ttl="30s")
+    lease = locks.acquire("k")
+    lease._renewal._due = 0.0
+    lease._renewal._look()
+    assert renewed.wait(20)
+    assert lease.release() is True
+    assert locks.acquire("k").release() is True
+
+
 def test_no_thread_starts_before_the_first_renewal_is_due(clock, locks):
     leases = [locks.acquire(f"due{number}") for number in range(1000)]
     clock.advance(9.9)

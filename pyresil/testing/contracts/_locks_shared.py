@@ -46,19 +46,19 @@ class LockStoreExpiry(LockStoreSuite):
 
     def test_a_renewed_lock_stays(self, store: LockStore) -> None:
         """From the renewal on."""
-        granted(store.acquire("k", "a", 800))
+        granted(store.acquire("k", "a", 2_500))
         self.advance(store, 0.1)
         assert store.renew("k", "a", 60_000) is True
-        self.advance(store, 0.75)
+        self.advance(store, 2.45)
         held(store.acquire("k", "b", TTL))
 
     def test_min_hold_counts_from_the_acquisition(self, store: LockStore) -> None:
         """And ends then."""
         granted(store.acquire("k", "a", TTL))
         self.advance(store, 0.2)
-        assert store.release("k", "a", 1_200) is True
-        assert held(store.acquire("k", "b", TTL)).remaining_ms <= 1_001
-        self.advance(store, 1.01)
+        assert store.release("k", "a", 2_200) is True
+        assert held(store.acquire("k", "b", TTL)).remaining_ms <= 2_001
+        self.advance(store, 2.01)
         granted(store.acquire("k", "b", TTL))
 
     def test_min_hold_that_is_over_holds_nothing(self, store: LockStore) -> None:
