@@ -95,7 +95,7 @@ def test_three_instances_run_every_tick_once(tmp_path, spawn):
 @pytest.mark.slow
 def test_another_instance_takes_over_from_a_killed_owner(tmp_path, spawn):
     # Whoever takes over must not be so far behind that it comes to ticks that the owner ran before the kill.
-    processes = instances(spawn, tmp_path, 2, ticks=32, ttl="1s", late=0.5)
+    processes = instances(spawn, tmp_path, 2, ticks=44, ttl="3s", late=0.5)
     wait_until(lambda: len(runs(processes)) >= 4, 20, "the first runs")
     owner = runs(processes)[0][1]
     killed, other = sorted(processes, key=lambda process: process.pid != owner)
@@ -107,7 +107,7 @@ def test_another_instance_takes_over_from_a_killed_owner(tmp_path, spawn):
     by_other = [tick for tick, pid, _ in found if pid == other.pid]
     assert by_other
     gap = by_other[0] - max(tick for tick, pid, _ in found if pid == owner)
-    assert gap <= 14, "within one ttl and a tick, with two seconds of room for a busy machine"
+    assert gap <= 22, "within one ttl and a tick, with two seconds of room for a busy machine"
 
 
 def leaders(log):
