@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 #: How many called-off timers may lie in the heap before it is rebuilt.
 _LITTER = 64
 
-#: So many starts of the thread within each other: a signal handler that cuts into one may need the thread before it returns, but where
-#: signals come faster than a thread starts, each start would be cut short by the next one.
+#: So many starts of the thread within each other: a signal handler that cuts into one may need the thread before it returns,
+#: but where signals come faster than a thread starts, each start would be cut short by the next one.
 _STARTS = 3
 
 #: A suspended machine's monotonic clock stood still: look at least this often, so that deadlines that count suspend are
@@ -74,11 +74,11 @@ class Watchdog:
         entry = (timer.when, next(self._count), timer)
         with self._lock:
             heapq.heappush(self._heap, entry)
-            # It oversleeps where the machine was suspended: a wait does not count that.
-            earlier = timer.when < self._until or self._until < now
+            # It is awake by then, or oversleeps where the machine was suspended: a wait does not count that.
+            wake = timer.when < self._until or self._until < now
         if self._thread is None and self._nested() < _STARTS:
             self._start()  # not under the lock: it may log; where several threads come here, one of those they start serves
-        if earlier:
+        if wake:
             parker = self._parker
             if parker is not None:
                 parker.unpark()

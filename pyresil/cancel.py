@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyresil.clock import TimerHandle
     from pyresil.durations import Duration
 
-__all__ = ["CancelToken", "SignalSafeEvent"]
+__all__ = ["CancelToken"]
 
 
 class _Callback:

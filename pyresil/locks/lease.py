@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pyresil._dispatch import post
 from pyresil._renewal import Renewal
-from pyresil.cancel import CancelToken, SignalSafeEvent
+from pyresil.cancel import CancelToken
+from pyresil.clock import SignalSafeEvent
 from pyresil.errors import LockError, LockLostError, report_exception
 from pyresil.events import LockLost, LockReleased, LockRenewFailed, emit
 from pyresil.locks._log import log

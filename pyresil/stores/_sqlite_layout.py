@@ -1,4 +1,4 @@
-"""What the SQLite file of the locks looks like, and a glance at one lock in it.
+"""What the SQLite file of the locks looks like, what is asked of SQLite itself for it, and a glance at one lock in it.
 
 The glance is for the command: a start that finds its key taken is told so by one read, before anything is imported, forked
 or written that only a start which runs its command needs.

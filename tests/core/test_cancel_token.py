@@ -8,8 +8,8 @@ import weakref
 
 import pytest
 
-from pyresil.cancel import CancelToken, SignalSafeEvent, _Callback, _Registration
-from pyresil.clock import Parker
+from pyresil.cancel import CancelToken, _Callback, _Registration
+from pyresil.clock import Parker, SignalSafeEvent
 from pyresil.context import current_context
 from pyresil.errors import CancelledError, ConfigurationError, TimeoutExceededError
 from pyresil.policy import Policy
@@ -268,7 +268,8 @@ def test_a_handler_may_set_what_its_own_thread_waits_for(what):
     done = run_python(
         f"""
         import signal, sys
-        from pyresil.cancel import CancelToken, SignalSafeEvent
+        from pyresil.cancel import CancelToken
+        from pyresil.clock import SignalSafeEvent
         sys.setswitchinterval(1e-5)
         rounds = 0
         for _ in range(1500):

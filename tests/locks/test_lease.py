@@ -10,7 +10,8 @@ import pytest
 import time_machine
 
 from pyresil import Policy, _dispatch
-from pyresil.cancel import CancelToken, SignalSafeEvent
+from pyresil.cancel import CancelToken
+from pyresil.clock import SignalSafeEvent
 from pyresil.context import current_context, current_lease, fencing_token
 from pyresil.errors import LockError, LockLostError, StoreUnavailableError
 from pyresil.events import LockReleased, subscribe

@@ -9,11 +9,8 @@ import pytest
 
 from pyresil.clock import SYSTEM
 from pyresil.stores._lent import from_pool
+from tests.locks.faults import Interrupt
 from tests.support.processes import wait_until
-
-
-class Interrupt(BaseException):
-    """What a signal handler may raise."""
 
 
 class Pool:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pyresil.clock import SYSTEM
 from pyresil.stores._opening import Opening
-
-
-class Interrupt(BaseException):
-    """What a signal handler may raise."""
+from tests.locks.faults import Interrupt
 
 
 class InterruptedAfterwards(list):

@@ -16,6 +16,7 @@ from pyresil.stores.backend import connect
 from pyresil.stores.base import Granted, Held
 from pyresil.stores.postgres import PostgresLockStore
 from pyresil.testing import instant
+from tests.locks.faults import Interrupt
 from tests.stores.helpers import EmptiedMeanwhile, interrupted, used_by_threads_and_a_forked_child
 from tests.support.processes import free_port, run_python, wait_until
 
@@ -703,10 +704,6 @@ def test_what_a_signal_handler_raises_comes_out(store, postgres_url):
             store.renew("k", "a", 60_000, timeout=10)
         assert SYSTEM.monotonic() - began < 4
     assert store.renew("k", "a", 60_000) is True
-
-
-class Interrupt(BaseException):
-    """What a signal handler may raise."""
 
 
 @pytest.mark.parametrize("kind", [Interrupt, ValueError])

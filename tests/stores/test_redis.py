@@ -20,6 +20,7 @@ from pyresil.stores.redis.locks import escape, unescape
 from pyresil.testing import instant
 from tests.stores.helpers import EmptiedMeanwhile, interrupted, used_by_threads_and_a_forked_child
 from tests.support.processes import free_port, run_python, wait_until
+from tests.support.threads import started_since
 
 pytestmark = pytest.mark.server
 
@@ -53,12 +54,6 @@ def one_line(error):
 
 def elapsed_since(began):
     return SYSTEM.monotonic() - began
-
-
-def started_since(before):
-    """Threads that work for the store, without those that the process has once."""
-    shared = ("pyresil-dispatch", "pyresil-watchdog")
-    return [t for t in threading.enumerate() if t not in before and not t.name.startswith(shared)]
 
 
 def test_nothing_is_opened_by_the_constructor():

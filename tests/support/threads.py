@@ -5,6 +5,16 @@ from __future__ import annotations
 import threading
 
 
+def started_since(threads) -> list[threading.Thread]:
+    """Threads that a call left; not those that the process has once, for callbacks and for work that was handed over."""
+    shared = ("pyresil-dispatch", "pyresil-worker", "pyresil-watchdog")
+    return [
+        thread
+        for thread in threading.enumerate()
+        if thread not in threads and not thread.name.startswith(shared)
+    ]
+
+
 def together(count, work):
     """Runs `work(number)` in `count` threads, from one barrier; what one of them raises is raised."""
     barrier = threading.Barrier(count)

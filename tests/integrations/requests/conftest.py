@@ -12,6 +12,7 @@ from pyresil.integrations.requests import ResilientAdapter, ResilientSession
 from tests.integrations.requests.helpers import Watch, descriptors
 from tests.support.misbehaving import MisbehavingServer
 from tests.support.processes import wait_until
+from tests.support.threads import started_since
 
 
 @pytest.fixture(scope="session")
@@ -28,16 +29,6 @@ def nothing_left():
     yield
     wait_until(lambda: descriptors() <= before, 10, "closing of all descriptors")
     wait_until(lambda: not started_since(threads), 10, "the end of all threads")
-
-
-def started_since(threads) -> list[threading.Thread]:
-    """Threads that a call left; not those that the process has once, for callbacks and for work that was handed over."""
-    shared = ("pyresil-dispatch", "pyresil-worker", "pyresil-watchdog")
-    return [
-        thread
-        for thread in threading.enumerate()
-        if thread not in threads and not thread.name.startswith(shared)
-    ]
 
 
 @pytest.fixture

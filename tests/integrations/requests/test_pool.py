@@ -6,6 +6,7 @@ import queue
 import random
 import threading
 import time
+import traceback
 
 import pytest
 import requests
@@ -75,7 +76,7 @@ def test_cancels_cut_nobody_elses_request(upstream, nothing_left, scheme, stream
                 if not token.is_set():
                     wrong.append(f"{tag} was cancelled by somebody else's token")
             except Exception as error:
-                wrong.append(f"{tag}: {error!r}")
+                wrong.append(f"{tag}: {''.join(traceback.format_exception(error))}")
             else:
                 if text != (tag + ",") * 2000:
                     wrong.append(f"{tag} got {text[:60]!r}, {len(text)} characters")
@@ -187,24 +188,41 @@ class Interrupted(Budget):
         raise KeyboardInterrupt
 
 
-def test_a_waiter_that_is_woken_and_interrupted_wakes_the_next_one():
-    idle = BoundQueue()
-    got = []
+def raising_once(monkeypatch, owner, name, thread):
+    """A signal handler raises at the start of the next call of a method on this thread."""
+    stock = getattr(owner, name)
 
-    def wait(budget):
-        active.set(Call(budget, None))
+    def raising(*args, **kwargs):
+        if threading.current_thread() is thread:
+            monkeypatch.setattr(owner, name, stock)
+            raise KeyboardInterrupt
+        return stock(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, raising)
+
+
+def waiting(idle, got, budget=None):
+    """A thread that waits for a connection, and has begun to."""
+
+    def wait():
+        active.set(Call(budget or Budget((), 20.0), None))
         try:
             got.append(idle.get(timeout=None))
-        except KeyboardInterrupt:
-            got.append("interrupted")
         except queue.Empty:
             got.append("nothing")
+        except KeyboardInterrupt:
+            got.append("interrupted")
 
-    threads = []
-    for number, budget in enumerate((Interrupted(), Budget((), 20.0)), 1):
-        threads.append(threading.Thread(target=wait, args=(budget,)))
-        threads[-1].start()
-        wait_until(lambda number=number: len(idle._waiting) == number, 10, "a waiter")
+    before = len(idle._waiting)
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_until(lambda: len(idle._waiting) > before, 10, "a waiter")
+    return thread
+
+
+def test_a_waiter_that_is_woken_and_interrupted_wakes_the_next_one():
+    idle, got = BoundQueue(), []
+    threads = [waiting(idle, got, Interrupted()), waiting(idle, got)]
     idle.put("connection")
     for thread in threads:
         thread.join()
@@ -213,25 +231,15 @@ def test_a_waiter_that_is_woken_and_interrupted_wakes_the_next_one():
 
 @pytest.mark.parametrize("interrupted", ["get", "put"])
 def test_who_is_interrupted_beside_a_connection_leaves_it_to_who_waits(monkeypatch, interrupted):
-    idle, got = BoundQueue(), []
+    idle, got, others = BoundQueue(), [], []
     stock = {"get": queue.LifoQueue.get, "put": queue.LifoQueue.put}
     thread = threading.current_thread()
-
-    def wait():
-        active.set(Call(Budget((), 20.0), None))
-        try:
-            got.append(idle.get(timeout=None))
-        except queue.Empty:
-            got.append("nothing")
-
-    other = threading.Thread(target=wait)
 
     def raising(*args, **kwargs):
         if threading.current_thread() is not thread:
             return stock[interrupted](*args, **kwargs)
         monkeypatch.undo()
-        other.start()
-        wait_until(lambda: len(idle._waiting) == (2 if interrupted == "get" else 1), 10, "a waiter")
+        others.append(waiting(idle, got))
         if interrupted == "get":
             idle.put("connection")  # which wakes us, who came first
         else:
@@ -246,38 +254,8 @@ def test_who_is_interrupted_beside_a_connection_leaves_it_to_who_waits(monkeypat
             idle.get(timeout=None) if interrupted == "get" else idle.put("connection")
     finally:
         active.set(outer)
-    other.join()
+    others[0].join()
     assert got == ["connection"]
-
-
-def raising_once(monkeypatch, owner, name, thread):
-    """A signal handler raises at the start of the next call of a method on this thread."""
-    stock = getattr(owner, name)
-
-    def raising(*args, **kwargs):
-        if threading.current_thread() is thread:
-            monkeypatch.setattr(owner, name, stock)
-            raise KeyboardInterrupt
-        return stock(*args, **kwargs)
-
-    monkeypatch.setattr(owner, name, raising)
-
-
-def waiting(idle, got):
-    """A thread that waits for a connection, and has begun to."""
-
-    def wait():
-        active.set(Call(Budget((), 20.0), None))
-        try:
-            got.append(idle.get(timeout=None))
-        except queue.Empty:
-            got.append("nothing")
-
-    before = len(idle._waiting)
-    thread = threading.Thread(target=wait)
-    thread.start()
-    wait_until(lambda: len(idle._waiting) > before, 10, "a waiter")
-    return thread
 
 
 @pytest.mark.parametrize(("owner", "name"), [(BoundQueue, "_wake_one"), (Parker, "unpark")])
