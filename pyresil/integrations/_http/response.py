@@ -88,6 +88,13 @@ class BoundRawResponse(http.client.HTTPResponse):
         call = active.get()
         super().__init__(sock if call is None else _Source(sock, call), *args, **kwargs)  # type: ignore[arg-type]  # see _Source
 
+    def flush(self) -> None:
+        """Nothing. The stock method, which closing calls, raises ``ValueError`` where the response was closed meanwhile.
+
+        urllib3 closes a response after its connection went back to the pool. Who has that connection by then closes the response
+        too, in another thread, where it has to close the connection.
+        """
+
 
 class BoundResponse(HTTPResponse):
     """urllib3's response: every public way to read raises our error, and raises it again when it is read further.

@@ -13,6 +13,7 @@ from pyresil import CancelToken
 from pyresil._dispatch import post
 from pyresil.integrations._http.budget import Budget, Stop
 from pyresil.integrations._http.call import Call, Cut
+from pyresil.integrations._http.response import BoundRawResponse
 from tests.support.processes import forked
 
 
@@ -205,3 +206,24 @@ def test_parking_ends_with_the_budget():
         Budget((token,)).park(Parker())
     timer.join()
     assert not token._callbacks
+
+
+def test_a_response_may_be_closed_by_two_threads_at_once(pair):
+    ours, theirs, _ = pair
+    others = []
+
+    class Raced(BoundRawResponse):
+        def flush(self):  # called in the middle of `close`
+            if not others:
+                others.append(threading.Thread(target=self.close))
+                others[0].start()
+                others[0].join()
+            super().flush()
+
+    theirs.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+    response = Raced(ours)
+    response.begin()
+    assert response.read() == b"ok"
+    response.close()
+    assert others
+    assert response.closed
