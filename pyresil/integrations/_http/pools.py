@@ -6,7 +6,7 @@ import functools
 import queue
 from typing import TYPE_CHECKING, Any
 
-from pyresil.clock import Parker
+from pyresil.clock import SYSTEM, Parker
 from pyresil.integrations._http.budget import Stop
 from pyresil.integrations._http.call import active
 from pyresil.integrations._http.connection import bound
@@ -17,42 +17,51 @@ if TYPE_CHECKING:
     from urllib3.poolmanager import PoolManager
 
 
-class BoundQueue(Forkable, queue.LifoQueue[Any]):
+class BoundQueue(Forkable):
     """The idle connections of a pool; with ``pool_block=True`` callers wait here until one comes back.
 
-    The child of a fork begins without any: two processes that speak on one connection get each other's answers.
+    urllib3 takes it for a `queue.LifoQueue`. There is no lock: a signal handler that sent a request, or raised, while its thread
+    held the lock of a stock queue would close the pool for good. The child of a fork begins without any connection: two processes
+    that speak on one get each other's answers.
     """
 
     #: In such a child, in which what was in use as it was forked may still come back.
     _forked = False
 
     def __init__(self, maxsize: int = 0) -> None:
-        super().__init__(maxsize)
+        self.maxsize = maxsize
+        self.queue: list[Any] = []
         self._waiting: dict[Parker, None] = {}
         self._watch_forks()
 
     def _after_fork(self) -> None:
-        # With locks of its own, too: another thread may have held them.
-        super().__init__(self.maxsize)
-        self.queue += [None] * self.maxsize
+        self.queue = [None] * self.maxsize
         self._waiting = {}
         self._forked = True
 
+    def qsize(self) -> int:
+        """How many there are."""
+        return len(self.queue)
+
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """As the stock method; the wait of a bounded call ends with its budget, as `queue.Empty`."""
-        call = active.get()
-        if call is None or not block:
-            return super().get(block, timeout)
+        """As in `queue.Queue`; the wait of a bounded call ends with its budget, as `queue.Empty`."""
+        if not block:
+            try:
+                return self.queue.pop()
+            except IndexError:
+                raise queue.Empty from None
+        end = None if timeout is None else SYSTEM.monotonic() + timeout
         try:
             while True:
                 parker = Parker()
                 # Listed before the look, so that nothing is put in between unnoticed.
                 self._waiting[parker] = None
                 try:
-                    return super().get(block=False)
-                except queue.Empty:
-                    call.phase = "while waiting for a connection of the pool"
-                    call.budget.park(parker)
+                    try:
+                        return self.queue.pop()
+                    except IndexError:
+                        pass
+                    self._wait(parker, end)
                 finally:
                     self._waiting.pop(parker, None)
         except BaseException as error:  # also of a signal handler, or of who kills a greenlet
@@ -65,17 +74,28 @@ class BoundQueue(Forkable, queue.LifoQueue[Any]):
             if not isinstance(error, Stop):
                 raise
             # urllib3 knows what to do about an empty queue only: anything else would put back a connection more.
-            call.stopped = True
+            call = active.get()
+            if call is not None:
+                call.stopped = True
             raise queue.Empty from None
 
+    def _wait(self, parker: Parker, end: float | None) -> None:
+        call = active.get()
+        if call is not None:
+            call.phase = "while waiting for a connection of the pool"
+            call.budget.park(parker)
+        elif not parker.wait(None if end is None else end - SYSTEM.monotonic()):
+            raise queue.Empty
+
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """As the stock method."""
+        """As in `queue.Queue`, but it never waits: `queue.Full` where there are as many as there may be."""
         try:
-            super().put(item, block, timeout)
-        except queue.Full:
-            if not self._forked:
-                raise
-            if item is not None:
+            # Two threads at once may put one too many, which stays until somebody has used it.
+            if not 0 < self.maxsize <= len(self.queue):
+                self.queue.append(item)
+            elif not self._forked:
+                raise queue.Full
+            elif item is not None:
                 item.close()
         finally:
             try:
@@ -90,7 +110,7 @@ class BoundQueue(Forkable, queue.LifoQueue[Any]):
         taken = []
         try:
             while True:
-                taken.append(super().get(block=False))
+                taken.append(self.get(block=False))
         except queue.Empty:
             pass
         for connection in taken:

@@ -159,6 +159,17 @@ class BoundResponse(HTTPResponse):
         except Stop:
             self._stop()
 
+    def release_conn(self) -> None:
+        """As the stock method, but the connection is let go of first.
+
+        Were a signal handler to raise in between, the pool would have a connection that is ours as well: we would close it under
+        whoever has it then, and put it back another time.
+        """
+        pool, connection = self._pool, self._connection
+        self._connection = None
+        if pool is not None and connection is not None:
+            pool._put_conn(connection)
+
 
 if not hasattr(HTTPResponse, "read1"):  # urllib3 2.0
     delattr(BoundResponse, "read1")

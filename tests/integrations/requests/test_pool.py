@@ -230,23 +230,26 @@ def test_a_waiter_that_is_woken_and_interrupted_wakes_the_next_one():
 
 
 @pytest.mark.parametrize("interrupted", ["get", "put"])
-def test_who_is_interrupted_beside_a_connection_leaves_it_to_who_waits(monkeypatch, interrupted):
+def test_who_is_interrupted_beside_a_connection_leaves_it_to_who_waits(interrupted):
     idle, got, others = BoundQueue(), [], []
-    stock = {"get": queue.LifoQueue.get, "put": queue.LifoQueue.put}
+
+    class Cut(list):
+        def pop(self):
+            if interrupted == "get" and threading.current_thread() is thread and not others:
+                others.append(waiting(idle, got))
+                idle.put("connection")  # which wakes us, who came first
+                raise KeyboardInterrupt
+            return super().pop()
+
+        def append(self, item):
+            if interrupted == "put":
+                others.append(waiting(idle, got))
+                super().append(item)
+                raise KeyboardInterrupt
+            super().append(item)
+
     thread = threading.current_thread()
-
-    def raising(*args, **kwargs):
-        if threading.current_thread() is not thread:
-            return stock[interrupted](*args, **kwargs)
-        monkeypatch.undo()
-        others.append(waiting(idle, got))
-        if interrupted == "get":
-            idle.put("connection")  # which wakes us, who came first
-        else:
-            stock["put"](*args, **kwargs)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(queue.LifoQueue, interrupted, raising)
+    idle.queue = Cut()
     outer = active.get()
     active.set(Call(Budget(), None))
     try:
@@ -256,6 +259,50 @@ def test_who_is_interrupted_beside_a_connection_leaves_it_to_who_waits(monkeypat
         active.set(outer)
     others[0].join()
     assert got == ["connection"]
+
+
+def test_a_signal_handler_that_raises_anywhere_closes_no_pool():
+    run_python(
+        """
+        from pyresil.integrations._http.pools import BoundQueue
+        from tests.support.storm import storm
+
+        idle = BoundQueue(2)
+
+        def use():
+            taken = idle.get()
+            idle.put(taken)
+
+        def check():
+            idle.queue[:] = [None, None]  # what was in the hands of who was cut is gone
+
+        check()
+        storm(use, KeyboardInterrupt, seconds=0.5, longest=3e-4, check=check)
+        """,
+        timeout=60,
+    )
+
+
+def test_a_wait_without_a_call_ends_in_time_too():
+    idle, got = BoundQueue(1), []
+    with pytest.raises(queue.Empty):
+        idle.get(timeout=0.01)
+    thread = threading.Thread(target=lambda: got.append(idle.get()))
+    thread.start()
+    wait_until(lambda: idle._waiting, 10, "a waiter")
+    idle.put("connection")
+    thread.join()
+    assert got == ["connection"]
+
+
+def test_a_full_pool_says_so():
+    idle = BoundQueue(1)
+    idle.put("connection")
+    with pytest.raises(queue.Full):
+        idle.put("another", block=False)
+    assert (idle.qsize(), idle.get(block=False)) == (1, "connection")
+    with pytest.raises(queue.Empty):
+        idle.get(block=False)
 
 
 @pytest.mark.parametrize(("owner", "name"), [(BoundQueue, "_wake_one"), (Parker, "unpark")])
@@ -460,3 +507,26 @@ def test_closing_a_session_leaves_calls_of_other_threads_alone(upstream, nothing
     assert len(response.content) == 20 * 1048576
     assert session.get(upstream.url("http", "/ok"), timeout=5).text == "ok"
     session.close()
+
+
+def test_who_is_interrupted_as_he_gives_a_connection_back_has_it_no_more(session, upstream, monkeypatch):
+    url = upstream.url("http", "/ok")
+    other = session.get(url, stream=True, timeout=5)
+    adapter = session.get_adapter(url)
+    wake_one = BoundQueue._wake_one
+
+    def raising(queue):
+        monkeypatch.setattr(BoundQueue, "_wake_one", wake_one)
+        raise KeyboardInterrupt
+
+    with session.get(url, stream=True, timeout=5) as response:
+        monkeypatch.setattr(BoundQueue, "_wake_one", raising)
+        with pytest.raises(KeyboardInterrupt):
+            _ = response.content
+    (key,) = adapter.poolmanager.pools.keys()
+    idle = [
+        connection for connection in adapter.poolmanager.pools.get(key).pool.queue if connection is not None
+    ]
+    assert len(idle) == 1
+    assert idle[0].sock is not None, "it was closed under whoever may have had it by then"
+    assert other.text == "ok"
