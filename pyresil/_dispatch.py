@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pyresil.clock import Parker
-from pyresil.errors import report_exception
+from pyresil.errors import report_and_go_on, report_exception
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,7 @@ class Dispatcher:
             try:
                 job()
             except BaseException:  # also sys.exit(): all later callbacks wait for this thread
-                report_exception("a callback raised")
+                report_and_go_on("a callback raised")
             del job  # not kept alive until the next one comes
 
 

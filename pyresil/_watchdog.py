@@ -15,7 +15,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pyresil.clock import SYSTEM, Parker, TimerHandle
-from pyresil.errors import report_exception
+from pyresil.errors import report_and_go_on, report_exception
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,19 +63,19 @@ class Watchdog:
         self._thread: threading.Thread | None = None
         self._serving: threading.Thread | None = None
         self._starts: dict[object, int] = {}
-        # Until when the thread sleeps. Only the thread says so: were it what is scheduled, and a signal handler raised between
-        # the scheduling and the waking, nobody would wake it for a later timer either.
+        # Until when the thread sleeps, on the clock that its wait goes by. Only the thread says so: were it what is scheduled, and
+        # a signal handler raised between the scheduling and the waking, nobody would wake it for a later timer either.
         self._until = -math.inf
 
     def call_later(self, delay: float, action: Callable[[], object]) -> Timer:
         """Run ``action`` on the watchdog thread after ``delay`` seconds (at once where it is 0 or less)."""
-        now = SYSTEM.boottime()
-        timer = Timer(self, now + delay, action)
+        now = SYSTEM.monotonic()  # first: a pause in between wakes the thread once too often, not too late
+        timer = Timer(self, SYSTEM.boottime() + delay, action)
         entry = (timer.when, next(self._count), timer)
         with self._lock:
             heapq.heappush(self._heap, entry)
-            # It is awake by then, or oversleeps where the machine was suspended: a wait does not count that.
-            wake = timer.when < self._until or self._until < now
+            # It is awake by then, or oversleeps where it was kept from going to sleep.
+            wake = now + delay < self._until or self._until < now
         if self._thread is None and self._nested() < _STARTS:
             self._start()  # not under the lock: it may log; where several threads come here, one of those they start serves
         if wake:
@@ -129,7 +129,7 @@ class Watchdog:
                 if when > now:
                     # Also where it was called off: taken out now, the next timer would be the earliest and wake this thread
                     # again, and so each second of many short ones would cost a change of threads.
-                    self._until = min(when, now + _LONGEST_NAP)
+                    self._until = SYSTEM.monotonic() + min(when - now, _LONGEST_NAP)
                     return None, when - now
                 heapq.heappop(self._heap)
                 action, timer.action = timer.action, None
@@ -155,7 +155,7 @@ class Watchdog:
             try:
                 action()
             except BaseException:  # whatever it is: every later deadline waits for this thread
-                report_exception("a deadline's action raised")
+                report_and_go_on("a deadline's action raised")
             del action  # not kept alive until the next one is due
 
 

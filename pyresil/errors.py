@@ -54,6 +54,14 @@ def report_exception(what: str) -> None:
         sys.__excepthook__(type(error), error, error.__traceback__)
 
 
+def report_and_go_on(what: str) -> None:
+    """As `report_exception`, for a thread that others depend on: whatever logging raises, ``sys.exit()`` of a filter too, goes to stderr."""
+    try:
+        report_exception(what)
+    except BaseException as error:
+        sys.__excepthook__(type(error), error, error.__traceback__)
+
+
 def shown(value: object) -> str:
     """``repr(value)`` for messages: short, on one line, and whatever ``__repr__`` does."""
     try:

@@ -175,7 +175,8 @@ class Lease:
         minimum hold it stays closed to others for the rest of that; this call returns at once all the same.
 
         Returns:
-            Whether it was ours and is handed back. False where it was lost or released before, and in a forked child.
+            Whether it was ours and is handed back. False where it was lost or released before, and in a forked child; also where
+            a server's first answer got lost on the way, and the second one is that the lease is not ours any more.
         """
         return self._hand_back(None)
 

@@ -39,10 +39,26 @@ def from_pool(pool: Any, deadline: float) -> Iterator[Any]:
         return pool.getconn(timeout=left)
 
     def in_a_thread(connection: Any) -> None:
+        held = [connection]
+
+        def put() -> None:
+            try:
+                taken = held.pop()
+            except IndexError:
+                return  # another one has it
+            pool.putconn(taken)
+
+        def start() -> None:
+            try:
+                SYSTEM.spawn(put, "pyresil-pool")
+            except RuntimeError:  # no further thread, at the end of the interpreter for one
+                put()
+
         try:
-            SYSTEM.spawn(lambda: pool.putconn(connection), "pyresil-pool")
-        except RuntimeError:  # no further thread, at the end of the interpreter for one
-            pool.putconn(connection)
+            start()
+        except BaseException:
+            start()  # a signal handler raised in the start, and that thread may live or not
+            raise
 
     give_back = in_a_thread if connects else pool.putconn
     if getattr(pool, "_check", None) is None and not connects:

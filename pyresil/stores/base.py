@@ -132,7 +132,8 @@ class LockStore(Configured, ABC):
             timeout: Seconds for the call.
 
         Returns:
-            False where it was not this owner's any more, which is no error.
+            False where it was not this owner's any more, which is no error. A release that was repeated after a lost reply may
+            answer so as well.
         """
 
     @abstractmethod

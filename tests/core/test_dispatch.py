@@ -70,9 +70,10 @@ def test_a_job_that_raises_is_logged_with_its_traceback_and_the_next_one_runs(di
     assert "boom" in caplog.text
 
 
-def test_a_log_filter_that_raises_does_not_end_dispatching(dispatcher, monkeypatch, capfd):
+@pytest.mark.parametrize("error", [LookupError, SystemExit])
+def test_a_log_filter_that_raises_does_not_end_dispatching(dispatcher, monkeypatch, capfd, error):
     def refuse(record):
-        raise LookupError("of a filter")
+        raise error("of a filter")
 
     monkeypatch.setattr(logging.getLogger("pyresil"), "filters", [refuse])
     seen = []
@@ -82,7 +83,7 @@ def test_a_log_filter_that_raises_does_not_end_dispatching(dispatcher, monkeypat
     assert seen == [1]
     told = capfd.readouterr().err
     assert "ZeroDivisionError" in told
-    assert "LookupError: of a filter" in told
+    assert f"{error.__name__}: of a filter" in told
 
 
 def test_flush_gives_up_and_does_not_hang_on_its_own_thread(dispatcher):

@@ -109,16 +109,17 @@ def test_an_action_that_raises_does_not_stop_the_others(watchdog, caplog, error)
     assert "action raised" in caplog.text
 
 
-def test_a_log_filter_that_raises_does_not_end_the_watchdog(watchdog, monkeypatch, capfd):
+@pytest.mark.parametrize("error", [LookupError, SystemExit])
+def test_a_log_filter_that_raises_does_not_end_the_watchdog(watchdog, monkeypatch, capfd, error):
     def refuse(record):
-        raise LookupError("of a filter")
+        raise error("of a filter")
 
     monkeypatch.setattr(logging.getLogger("pyresil"), "filters", [refuse])
     done = threading.Event()
     watchdog.call_later(0.0, lambda: 1 / 0)
     watchdog.call_later(0.01, done.set)
     assert done.wait(5)
-    assert "LookupError: of a filter" in capfd.readouterr().err
+    assert f"{error.__name__}: of a filter" in capfd.readouterr().err
 
 
 def test_called_off_timers_do_not_pile_up(watchdog):
@@ -322,21 +323,22 @@ def test_a_handler_that_raises_before_the_waking_leaves_no_deaf_thread(watchdog)
     assert done.wait(20)
 
 
-def test_what_is_scheduled_after_a_suspend_is_not_late():
+@pytest.mark.parametrize("seconds", [3_600.0, 86_399.5])
+def test_what_is_scheduled_after_a_suspend_is_not_late(seconds):
     done = run_python(
-        """
+        f"""
         import threading, time
         from pyresil import _watchdog
         from pyresil.clock import SYSTEM
-        _watchdog._LONGEST_NAP = 1000.0
+        _watchdog._LONGEST_NAP = 100_000.0
         watchdog = _watchdog.Watchdog()
-        watchdog.call_later(86_400.0, print)
+        watchdog.call_later(86_400.0, threading.Event().set)
         while watchdog._until < 0:
             time.sleep(0.01)
         time.sleep(0.05)                     # the thread sleeps
         real, done = SYSTEM.boottime, threading.Event()
-        SYSTEM.boottime = lambda: real() + 3600.0
-        watchdog.call_later(0.01, done.set)
+        SYSTEM.boottime = lambda: real() + {seconds}
+        watchdog.call_later(1.0, done.set)
         print(done.wait(20))
         """
     )

@@ -50,7 +50,9 @@ def interrupting():
     sys.settrace(before)
 
 
-@pytest.mark.parametrize(("kind", "cut"), [(Pool, "putconn"), (NullConnectionPool, "in_a_thread")])
+@pytest.mark.parametrize(
+    ("kind", "cut"), [(Pool, "putconn"), (NullConnectionPool, "in_a_thread"), (NullConnectionPool, "spawn")]
+)
 def test_a_signal_handler_that_raises_as_a_connection_goes_back_loses_none(interrupting, kind, cut):
     pool = kind()
     with pytest.raises(Interrupt), from_pool(pool, SYSTEM.monotonic() + 20):
