@@ -17,20 +17,19 @@ if TYPE_CHECKING:
     from urllib3.poolmanager import PoolManager
 
 
-class BoundQueue(Forkable):
+class BoundQueue(Forkable, queue.LifoQueue[Any]):
     """The idle connections of a pool; with ``pool_block=True`` callers wait here until one comes back.
 
-    urllib3 takes it for a `queue.LifoQueue`. There is no lock: a signal handler that sent a request, or raised, while its thread
-    held the lock of a stock queue would close the pool for good. The child of a fork begins without any connection: two processes
-    that speak on one get each other's answers.
+    A stock queue to whoever looks, but its lock is never taken: a signal handler that sent a request, or raised, while its thread
+    held that would close the pool for good. The child of a fork begins without any connection: two processes that speak on one
+    get each other's answers.
     """
 
     #: In such a child, in which what was in use as it was forked may still come back.
     _forked = False
 
     def __init__(self, maxsize: int = 0) -> None:
-        self.maxsize = maxsize
-        self.queue: list[Any] = []
+        super().__init__(maxsize)
         self._waiting: dict[Parker, None] = {}
         self._watch_forks()
 
@@ -43,6 +42,14 @@ class BoundQueue(Forkable):
         """How many there are."""
         return len(self.queue)
 
+    def empty(self) -> bool:
+        """Whether there is none."""
+        return not self.queue
+
+    def full(self) -> bool:
+        """Whether there are as many as there may be."""
+        return 0 < self.maxsize <= len(self.queue)
+
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """As in `queue.Queue`; the wait of a bounded call ends with its budget, as `queue.Empty`."""
         if not block:
@@ -51,6 +58,7 @@ class BoundQueue(Forkable):
             except IndexError:
                 raise queue.Empty from None
         end = None if timeout is None else SYSTEM.monotonic() + timeout
+        taken: list[Any] = []
         try:
             while True:
                 parker = Parker()
@@ -58,14 +66,17 @@ class BoundQueue(Forkable):
                 self._waiting[parker] = None
                 try:
                     try:
-                        return self.queue.pop()
+                        taken.append(self.queue.pop())
                     except IndexError:
-                        pass
-                    self._wait(parker, end)
+                        self._wait(parker, end)
                 finally:
                     self._waiting.pop(parker, None)
+                if taken:
+                    self._wake_one()  # who put another one meanwhile may have woken us, who had one already
+                    return taken[0]
         except BaseException as error:  # also of a signal handler, or of who kills a greenlet
             # We may have been woken and leave all the same: somebody else has to look.
+            self.queue += taken
             try:
                 self._wake_one()
             except BaseException:
@@ -91,7 +102,7 @@ class BoundQueue(Forkable):
         """As in `queue.Queue`, but it never waits: `queue.Full` where there are as many as there may be."""
         try:
             # Two threads at once may put one too many, which stays until somebody has used it.
-            if not 0 < self.maxsize <= len(self.queue):
+            if not self.full():
                 self.queue.append(item)
             elif not self._forked:
                 raise queue.Full

@@ -283,6 +283,41 @@ def test_a_signal_handler_that_raises_anywhere_closes_no_pool():
     )
 
 
+@pytest.mark.parametrize("cut", [False, True])
+def test_who_is_woken_but_has_one_already_wakes_the_next_one(monkeypatch, cut):
+    idle, got, others = BoundQueue(), [], []
+
+    class Met(list):
+        def pop(self):
+            found = super().pop()
+            if not others:
+                others.append(waiting(idle, got))
+                idle.put("second")  # which wakes us: we are still listed, and came first
+                if cut:
+                    raising_once(monkeypatch, BoundQueue, "_wake_one", threading.current_thread())
+            return found
+
+    idle.queue = Met(["first"])
+    if cut:
+        with pytest.raises(KeyboardInterrupt):
+            idle.get()
+    else:
+        assert idle.get() == "first"
+    others[0].join(20)
+    assert len(got) == 1
+    assert sorted([*got, *idle.queue]) == (["first", "second"] if cut else ["second"])
+
+
+def test_it_is_a_queue_to_who_looks():
+    idle = BoundQueue(1)
+    assert isinstance(idle, queue.LifoQueue)
+    with idle.mutex:  # which nothing waits for
+        assert (idle.empty(), idle.full(), idle.qsize()) == (True, False, 0)
+        idle.put_nowait("connection")
+        assert (idle.empty(), idle.full(), idle.qsize()) == (False, True, 1)
+        assert idle.get_nowait() == "connection"
+
+
 def test_a_wait_without_a_call_ends_in_time_too():
     idle, got = BoundQueue(1), []
     with pytest.raises(queue.Empty):
