@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from requests.adapters import HTTPAdapter
-from urllib3.exceptions import EmptyPoolError, TimeoutStateError
+from urllib3.exceptions import TimeoutStateError
 from urllib3.util.timeout import Timeout as Urllib3Timeout
 
 from pyresil.durations import seconds
@@ -148,9 +148,6 @@ class BoundAdapter(HTTPAdapter):
             return super().send(request, stream, None, verify, cert, proxies)
         except Stop:
             pass
-        except EmptyPoolError:
-            if call is None or not call.stopped:
-                raise
         finally:
             active.set(outer)  # not `reset`, see `active`
         # Outside the handlers, so that the error does not refer to what happened inside urllib3.

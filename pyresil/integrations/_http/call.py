@@ -92,10 +92,9 @@ class Call:
         budget: What bounds it now.
         phase: What it is doing, for messages.
         cut: Ends its connection, once there is one.
-        stopped: Whether it ended because the budget was spent, where urllib3 was told something else.
     """
 
-    __slots__ = ("_after", "_later", "_timed", "budget", "cut", "phase", "request", "stopped")
+    __slots__ = ("_after", "_later", "_timed", "budget", "cut", "phase", "request")
 
     def __init__(
         self, budget: Budget, request: Any, later: Budget | None = None, after: float | None = None
@@ -104,7 +103,6 @@ class Call:
         self.request = request
         self.phase = UNSENT
         self.cut: Cut | None = None
-        self.stopped = False
         self._later = later
         self._after = after
         #: Whether the socket is none of the interpreter's: one operation on it may be many waits.

@@ -17,6 +17,7 @@ import urllib3.util.connection
 from urllib3.exceptions import LocationParseError, NameResolutionError, NewConnectionError
 from urllib3.util.wait import wait_for_write
 
+from pyresil.integrations._http import forks
 from pyresil.integrations._http.budget import Stop
 from pyresil.integrations._http.call import Cut, active
 from pyresil.integrations._http.names import aside, resolve
@@ -37,6 +38,10 @@ class BoundConnection(urllib3.connection.HTTPConnection):
     #: Whether ``_new_conn`` is urllib3's own, so that ours can take its place. Not so for SOCKS.
     _plain = True
     _cut: Cut | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.era = forks.era
 
     def _new_conn(self) -> socket.socket:
         call = active.get()

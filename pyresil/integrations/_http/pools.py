@@ -4,17 +4,40 @@ from __future__ import annotations
 
 import functools
 import queue
+import threading
 from typing import TYPE_CHECKING, Any
 
+from urllib3.exceptions import EmptyPoolError
+
 from pyresil.clock import SYSTEM, Parker
-from pyresil.integrations._http.budget import Stop
+from pyresil.integrations._http import forks
 from pyresil.integrations._http.call import active
 from pyresil.integrations._http.connection import bound
-from pyresil.integrations._http.forks import watch_manager
 from pyresil.strategy import Forkable
 
 if TYPE_CHECKING:
     from urllib3.poolmanager import PoolManager
+
+
+class Left(queue.Empty):
+    """Who waited has left without a connection, for a reason of his own: the budget of his call, or a signal handler that raised.
+
+    Anything but an empty queue would have urllib3 put a place back that was never taken: somebody else's connection would find
+    the pool full. `BoundPool.urlopen` raises the reason.
+    """
+
+    def __init__(self, reason: BaseException) -> None:
+        super().__init__()
+        self.reason = reason
+
+
+class _Waiter(Parker):
+    __slots__ = ("thread",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Looked up at use: gevent may have replaced it since this module was imported.
+        self.thread = threading.get_ident()
 
 
 class BoundQueue(Forkable, queue.LifoQueue[Any]):
@@ -30,13 +53,15 @@ class BoundQueue(Forkable, queue.LifoQueue[Any]):
 
     def __init__(self, maxsize: int = 0) -> None:
         super().__init__(maxsize)
-        self._waiting: dict[Parker, None] = {}
+        self._waiting: dict[_Waiter, None] = {}
         self._watch_forks()
 
     def _after_fork(self) -> None:
         self.queue = [None] * self.maxsize
-        self._waiting = {}
+        waiting, self._waiting = self._waiting, {}
         self._forked = True
+        for waiter in waiting:
+            waiter.unpark()  # where a signal handler forked, the thread that it interrupted goes on here, too
 
     def qsize(self) -> int:
         """How many there are."""
@@ -51,7 +76,7 @@ class BoundQueue(Forkable, queue.LifoQueue[Any]):
         return 0 < self.maxsize <= len(self.queue)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """As in `queue.Queue`; the wait of a bounded call ends with its budget, as `queue.Empty`."""
+        """As in `queue.Queue`; whatever else ends the wait comes as `Left`, such as the end of the budget of a bounded call."""
         if not block:
             try:
                 return self.queue.pop()
@@ -59,18 +84,22 @@ class BoundQueue(Forkable, queue.LifoQueue[Any]):
                 raise queue.Empty from None
         end = None if timeout is None else SYSTEM.monotonic() + timeout
         taken: list[Any] = []
+        in_time = True
         try:
             while True:
-                parker = Parker()
-                # Listed before the look, so that nothing is put in between unnoticed.
-                self._waiting[parker] = None
+                waiter = _Waiter()
                 try:
+                    # Listed before the look, so that nothing is put in between unnoticed.
+                    self._waiting[waiter] = None
                     try:
-                        taken.append(self.queue.pop())
+                        # In one step: no signal handler may raise between the taking out and the noting.
+                        taken.extend(map(self.queue.pop, (-1,)))
                     except IndexError:
-                        self._wait(parker, end)
+                        if not in_time:
+                            raise queue.Empty from None
+                        in_time = self._wait(waiter, end)
                 finally:
-                    self._waiting.pop(parker, None)
+                    self._waiting.pop(waiter, None)
                 if taken:
                     self._wake_one()  # who put another one meanwhile may have woken us, who had one already
                     return taken[0]
@@ -79,30 +108,29 @@ class BoundQueue(Forkable, queue.LifoQueue[Any]):
             self.queue += taken
             try:
                 self._wake_one()
-            except BaseException:
+            except BaseException as second:
                 self._wake_one()
+                raise Left(second) from None
+            if isinstance(error, queue.Empty):
                 raise
-            if not isinstance(error, Stop):
-                raise
-            # urllib3 knows what to do about an empty queue only: anything else would put back a connection more.
-            call = active.get()
-            if call is not None:
-                call.stopped = True
-            raise queue.Empty from None
+            raise Left(error) from None
 
-    def _wait(self, parker: Parker, end: float | None) -> None:
+    def _wait(self, waiter: _Waiter, end: float | None) -> bool:
+        """Wait to be woken; False: the time was up."""
         call = active.get()
-        if call is not None:
-            call.phase = "while waiting for a connection of the pool"
-            call.budget.park(parker)
-        elif not parker.wait(None if end is None else end - SYSTEM.monotonic()):
-            raise queue.Empty
+        if call is None:
+            return waiter.wait(None if end is None else end - SYSTEM.monotonic())
+        call.phase = "while waiting for a connection of the pool"
+        call.budget.park(waiter)
+        return True
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """As in `queue.Queue`, but it never waits: `queue.Full` where there are as many as there may be."""
         try:
             # Two threads at once may put one too many, which stays until somebody has used it.
-            if not self.full():
+            if self._forked and getattr(item, "era", forks.era) is not forks.era:
+                item.close()  # the parent speaks on it
+            elif not self.full():
                 self.queue.append(item)
             elif not self._forked:
                 raise queue.Full
@@ -118,49 +146,68 @@ class BoundQueue(Forkable, queue.LifoQueue[Any]):
 
     def close_idle(self) -> None:
         """Close the connections that nobody uses now; the pool goes on without them."""
-        taken = []
-        try:
-            while True:
-                taken.append(self.get(block=False))
-        except queue.Empty:
-            pass
-        for connection in taken:
-            if connection is not None:
-                connection.close()
+        for _ in range(self.qsize()):
+            try:
+                connection = self.queue.pop(0)  # the oldest: its place is put back at the other end
+            except IndexError:
+                return
             try:
                 self.put(None, block=False)
             except queue.Full:
                 pass  # somebody has put his back meanwhile
+            if connection is not None:
+                connection.close()
 
     def _wake_one(self) -> None:
         """Have one of those who wait look, if there is something to see: who is woken for nothing waits on, but behind the others.
 
         It may be repeated.
         """
-        for parker in list(self._waiting):
+        woken = None
+        for waiter in list(self._waiting):
             if not self.queue:
                 return  # whoever puts something wakes somebody
+            if woken is not None and waiter.thread != woken:
+                continue
             # Woken while it is listed: were a signal handler to raise in between, nobody would find it any more.
-            parker.unpark()
-            if self._waiting.pop(parker, self) is None:
-                return
-            # It was on its way already, or another thread woke it for another connection: this one is for the next.
+            waiter.unpark()
+            if self._waiting.pop(waiter, self) is None:
+                # A signal handler that waits in the same thread came later, but has to be through first: it looks, too.
+                woken = waiter.thread
+            # Else it was on its way already, or another thread woke it for another connection: this one is for the next.
+
+
+class BoundPool:
+    """Mixed into the classes of pools by `bind_pools`."""
+
+    QueueCls = BoundQueue
+
+    def urlopen(self, *args: Any, **kwargs: Any) -> Any:
+        """As in urllib3; who has left the queue leaves with his reason."""
+        try:
+            return super().urlopen(*args, **kwargs)  # type: ignore[misc]  # the class beside it has one
+        except EmptyPoolError as error:
+            if not isinstance(error.__context__, Left):
+                raise
+            reason: Any = error.__context__.reason
+        # Outside of the handler, and not kept here: else the reason would lead to itself.
+        try:
+            raise reason
+        finally:
+            reason = None
 
 
 @functools.cache
 def _bound_pool(cls: type[Any]) -> type[Any]:
-    return type(
-        f"Bound{cls.__name__}", (cls,), {"ConnectionCls": bound(cls.ConnectionCls), "QueueCls": BoundQueue}
-    )
+    return type(f"Bound{cls.__name__}", (BoundPool, cls), {"ConnectionCls": bound(cls.ConnectionCls)})
 
 
 def bind_pools(manager: PoolManager) -> None:
     """Have a pool manager, or that of a proxy, make pools with our connections."""
-    watch_manager(manager)
-    classes = manager.pool_classes_by_scheme
+    forks.watch_manager(manager)
+    classes: dict[str, Any] = manager.pool_classes_by_scheme
     manager.pool_classes_by_scheme = {
-        scheme: cls if getattr(cls, "QueueCls", None) is BoundQueue else _bound_pool(cls)
-        for scheme, cls in classes.items()
+        scheme: cls if issubclass(cls, BoundPool) else _bound_pool(cls) for scheme, cls in classes.items()
     }
 
 

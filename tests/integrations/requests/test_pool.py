@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import dis
+import itertools
 import queue
 import random
+import sys
 import threading
 import time
 import traceback
@@ -16,7 +20,7 @@ from pyresil.clock import Parker
 from pyresil.integrations._http import pools
 from pyresil.integrations._http.budget import Budget
 from pyresil.integrations._http.call import Call, active
-from pyresil.integrations._http.pools import BoundQueue
+from pyresil.integrations._http.pools import BoundQueue, Left
 from pyresil.integrations.requests import ResilientAdapter, ResilientSession
 from pyresil.testing import instant
 from tests.support.depth import times
@@ -201,6 +205,14 @@ def raising_once(monkeypatch, owner, name, thread):
     monkeypatch.setattr(owner, name, raising)
 
 
+@contextlib.contextmanager
+def interrupted_wait():
+    """What is done inside leaves the queue because a signal handler raised."""
+    with pytest.raises(Left) as caught:
+        yield
+    assert isinstance(caught.value.reason, KeyboardInterrupt)
+
+
 def waiting(idle, got, budget=None):
     """A thread that waits for a connection, and has begun to."""
 
@@ -208,10 +220,8 @@ def waiting(idle, got, budget=None):
         active.set(Call(budget or Budget((), 20.0), None))
         try:
             got.append(idle.get(timeout=None))
-        except queue.Empty:
-            got.append("nothing")
-        except KeyboardInterrupt:
-            got.append("interrupted")
+        except Left as left:
+            got.append("interrupted" if isinstance(left.reason, KeyboardInterrupt) else "nothing")
 
     before = len(idle._waiting)
     thread = threading.Thread(target=wait)
@@ -234,12 +244,12 @@ def test_who_is_interrupted_beside_a_connection_leaves_it_to_who_waits(interrupt
     idle, got, others = BoundQueue(), [], []
 
     class Cut(list):
-        def pop(self):
+        def pop(self, index):
             if interrupted == "get" and threading.current_thread() is thread and not others:
                 others.append(waiting(idle, got))
                 idle.put("connection")  # which wakes us, who came first
                 raise KeyboardInterrupt
-            return super().pop()
+            return super().pop(index)
 
         def append(self, item):
             if interrupted == "put":
@@ -253,7 +263,7 @@ def test_who_is_interrupted_beside_a_connection_leaves_it_to_who_waits(interrupt
     outer = active.get()
     active.set(Call(Budget(), None))
     try:
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) if interrupted == "put" else interrupted_wait():
             idle.get(timeout=None) if interrupted == "get" else idle.put("connection")
     finally:
         active.set(outer)
@@ -264,13 +274,16 @@ def test_who_is_interrupted_beside_a_connection_leaves_it_to_who_waits(interrupt
 def test_a_signal_handler_that_raises_anywhere_closes_no_pool():
     run_python(
         """
-        from pyresil.integrations._http.pools import BoundQueue
+        from pyresil.integrations._http.pools import BoundQueue, Left
         from tests.support.storm import storm
 
         idle = BoundQueue(2)
 
         def use():
-            taken = idle.get()
+            try:
+                taken = idle.get()
+            except Left as left:
+                raise left.reason from None
             idle.put(taken)
 
         def check():
@@ -283,13 +296,132 @@ def test_a_signal_handler_that_raises_anywhere_closes_no_pool():
     )
 
 
+def test_a_signal_handler_that_raises_between_any_two_steps_of_taking_one_loses_none():
+    idle = BoundQueue()
+    idle.put("connection")
+    sys._getframe().f_trace_opcodes = True  # else Python 3.12 traces no other frame's either
+    for last in itertools.count():
+        steps = itertools.count()
+
+        def trace(frame, event, argument, steps=steps, last=last):
+            frame.f_trace_opcodes = frame.f_code.co_filename == pools.__file__
+            # No handler runs just before a return.
+            step = event == "opcode" and not dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith(
+                "RETURN"
+            )
+            if step and next(steps) == last:
+                raise KeyboardInterrupt
+            return trace
+
+        outer = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            got = idle.get()
+        except (KeyboardInterrupt, Left):
+            got = None
+        finally:
+            sys.settrace(outer)
+        if got is not None:
+            break
+        assert idle.queue == ["connection"], f"cut at step {last}"
+    assert last > 20
+
+
+@pytest.mark.parametrize("timeout", [None, 20])
+def test_who_is_interrupted_as_he_waits_puts_no_place_back(upstream, timeout):
+    run_python(
+        f"""
+        import gc, signal, weakref
+        from pyresil.integrations.requests import ResilientSession
+
+        class Interrupt(BaseException):
+            pass
+
+        def interrupt(*args):
+            raise Interrupt
+
+        gc.disable()
+        signal.signal(signal.SIGALRM, interrupt)
+        url = {upstream.url("http", "/ok")!r}
+        with ResilientSession(pool_maxsize=1, pool_block=True) as session:
+            session.trust_env = False
+            with session.get(url, stream=True) as response:
+                signal.setitimer(signal.ITIMER_REAL, 0.2)
+                try:
+                    session.get(url, timeout={timeout})
+                except Interrupt as error:
+                    kept = weakref.ref(error)
+                else:
+                    raise AssertionError("there was a second connection")
+                assert kept() is None, "it is kept by a cycle"
+                pools = session.get_adapter(url).poolmanager.pools
+                (idle,) = [pools.get(key).pool for key in pools.keys()]
+                assert idle.qsize() == 0
+                assert response.text == "ok", "the pool was full"
+            assert session.get(url, timeout=20).text == "ok"
+            assert idle.qsize() == 1
+        """
+    )
+
+
+def test_a_signal_handler_that_waits_in_the_waiting_thread_gets_what_comes():
+    run_python(
+        """
+        import signal, threading, time
+        from pyresil.integrations._http.pools import BoundQueue
+
+        idle, got = BoundQueue(1), []
+
+        def wait(*args):
+            began = time.monotonic()
+            got.append(idle.get(timeout=60))
+            assert time.monotonic() - began < 30, "it was not woken"
+            idle.put(got[-1])
+
+        signal.signal(signal.SIGALRM, wait)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        threading.Timer(0.6, idle.put, ["connection"]).start()
+        assert idle.get() == "connection"
+        assert got == ["connection"]
+        """,
+        timeout=100,
+    )
+
+
+def test_who_waited_to_the_end_looks_once_more(monkeypatch):
+    idle = BoundQueue(1)
+
+    def late(waiter, timeout):
+        idle.put("connection")
+        return False
+
+    monkeypatch.setattr(pools._Waiter, "wait", late)
+    assert idle.get(timeout=0.01) == "connection"
+
+
+def test_a_connection_that_cannot_be_closed_costs_no_place():
+    class Stuck:
+        def close(self):
+            raise OSError
+
+    idle = BoundQueue(2)
+    idle.put(Stuck())
+    idle.put(Stuck())
+    for _ in range(2):
+        with pytest.raises(OSError):
+            idle.close_idle()
+        assert idle.qsize() == 2
+    idle.close_idle()
+    assert idle.queue == [None, None]
+
+
 @pytest.mark.parametrize("cut", [False, True])
 def test_who_is_woken_but_has_one_already_wakes_the_next_one(monkeypatch, cut):
     idle, got, others = BoundQueue(), [], []
 
     class Met(list):
-        def pop(self):
-            found = super().pop()
+        def pop(self, index):
+            found = super().pop(index)
             if not others:
                 others.append(waiting(idle, got))
                 idle.put("second")  # which wakes us: we are still listed, and came first
@@ -299,7 +431,7 @@ def test_who_is_woken_but_has_one_already_wakes_the_next_one(monkeypatch, cut):
 
     idle.queue = Met(["first"])
     if cut:
-        with pytest.raises(KeyboardInterrupt):
+        with interrupted_wait():
             idle.get()
     else:
         assert idle.get() == "first"
@@ -362,12 +494,12 @@ def test_a_waiter_that_is_woken_and_leaves_wakes_the_next_one_whatever_is_cut(mo
             if cut == "as it gives up":
                 raising_once(monkeypatch, BoundQueue, "_wake_one", threading.current_thread())
                 raise TimeoutError
-            raising_once(monkeypatch, pools, "Parker", threading.current_thread())
+            raising_once(monkeypatch, pools, "_Waiter", threading.current_thread())
 
     outer = active.get()
     active.set(Call(Woken(), None))
     try:
-        with pytest.raises(KeyboardInterrupt):
+        with interrupted_wait():
             idle.get(timeout=None)
     finally:
         active.set(outer)
@@ -467,6 +599,56 @@ def test_no_connection_crosses_a_fork(block):
         """
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_what_the_parent_uses_never_gets_into_the_pool_of_a_child(upstream):
+    run_python(
+        f"""
+        import os
+        from pyresil.integrations.requests import ResilientSession
+
+        url = {upstream.url("http", "/ok")!r}
+        with ResilientSession(timeout=5, pool_maxsize=1) as session:
+            session.trust_env = False
+            theirs = session.get(url, stream=True)
+            child = os.fork()
+            if child == 0:
+                pools = session.get_adapter(url).poolmanager.pools
+                (idle,) = [pools.get(key).pool for key in pools.keys()]
+                with session.get(url, stream=True):  # which leaves a place in the queue
+                    theirs.raw.release_conn()
+                    os._exit(idle.qsize())
+            assert os.waitpid(child, 0)[1] == 0, "the child has the connection"
+            assert theirs.text == "ok"
+        """
+    )
+
+
+def test_a_child_that_a_signal_handler_forks_out_of_a_wait_waits_for_nobody():
+    run_python(
+        """
+        import os, signal, threading
+        from pyresil.integrations._http.pools import BoundQueue
+
+        idle = BoundQueue(1)
+        parent = os.getpid()
+
+        def fork(*args):
+            if os.fork():
+                idle.put("connection")
+            else:
+                signal.alarm(20)
+
+        signal.signal(signal.SIGUSR1, fork)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        threading.Timer(0.2, os.kill, [parent, signal.SIGUSR1]).start()
+        got = idle.get()
+        if os.getpid() != parent:
+            os._exit(0 if got is None else 1)
+        assert got == "connection"
+        assert os.wait()[1] == 0, "the child waited on"
+        """,
+    )
 
 
 @pytest.mark.parametrize("made", ["session", "pickle.loads(pickle.dumps(session))"])
