@@ -175,6 +175,7 @@ class Election:
                 )
                 lease._abandon()
                 self._wake()
+                return False  # whatever has ended by now
         return self._ended
 
     def __enter__(self) -> Self:

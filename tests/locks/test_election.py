@@ -244,7 +244,10 @@ def test_work_that_ignores_its_token_is_reported_and_not_killed(clock, caplog, s
     assert a.election.stop()
 
 
-def test_stopping_beside_stubborn_work_leaves_the_lease_to_expire(clock, caplog, stubborn):
+@pytest.mark.parametrize("ends_first", [False, True])
+def test_stopping_beside_stubborn_work_leaves_the_lease_to_expire(
+    clock, caplog, stubborn, monkeypatch, ends_first
+):
     _, (first, second) = instances(clock)
     a = Leader(first, work=stubborn)
     clock.advance(1)
@@ -252,6 +255,14 @@ def test_stopping_beside_stubborn_work_leaves_the_lease_to_expire(clock, caplog,
     thread = threading.Thread(daemon=True, target=lambda: box.append(a.election.stop("5s")))
     thread.start()
     clock.wait_until_parked(2)
+    wake = a.election._wake
+
+    def wake_and_wait():
+        wake()
+        if ends_first:
+            wait_until(lambda: a.election._ended)
+
+    monkeypatch.setattr(a.election, "_wake", wake_and_wait)
     clock.advance(5)
     thread.join(5)
     assert box == [False]
