@@ -435,9 +435,11 @@ def test_a_process_in_a_time_namespace_does_not_steal_and_is_not_stolen_from(sto
     from tests.support.processes import python_command
 
     command = ["unshare", "--user", "--map-root-user", "--time", "--boottime", "1000000", "--fork"]
+    probe = spawn(command=[*command, "true"])
+    if probe.wait(20):
+        pytest.skip(f"no time namespaces here: {probe.output()[-200:]}")
     inside = spawn(command=[*command, *python_command(code, path)])
-    if inside.wait(20):
-        pytest.skip(f"no time namespaces here: {inside.output()[-200:]}")
+    assert inside.wait(20) == 0, inside.output()
     first, second = inside.output().splitlines()
     assert first.startswith("True Held(remaining_ms=5"), first
     assert second.startswith("Granted"), second
